@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from bertfam.decoding import beam_search, sampling
 from bertfam.decoding.stepper import Decoded, Ends, Prompts, Stepper, reorder_rows, repeat_rows
 from bertfam.decoding.strategies import BeamSearch, Limits, Strategy
+from bertfam.layers.attention.key_value_cache import Cache, empty
 from bertfam.layers.execution import Execution
-from bertfam.layers.key_value_cache import Cache, empty
 from bertfam.models.language_model import LanguageModelConfig, encode, logits, word_embeddings
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import flax.linen as nn
 import jax
 
-from bertfam.layers.attention import Attended, Encoded, Row
+from bertfam.layers.attention.dot_product import Attended, Encoded, Row
+from bertfam.layers.attention.key_value_cache import LayerCache
 from bertfam.layers.dropout import Dropout
-from bertfam.layers.key_value_cache import LayerCache
 
 # Constructor of a sublayer or a norm: `maker(name=...)` is a module.
 Maker = Callable[..., Any]
@@ -18,7 +18,7 @@ class _Block(nn.Module):
     """Base of the arrangements of sublayers.
 
     Attributes:
-      attention: constructor of the self-attention (see `bertfam.layers.attention`).
+      attention: constructor of the self-attention (see `bertfam.layers.attention.dot_product`).
       feed_forward: constructor of the feed-forward network.
       norm: constructor of the norms.
       cross_attention: constructor of the cross-attention, which follows the self-attention; None: no cross-attention.

@@ -14,7 +14,8 @@ from bertfam.errors import UserError
 from bertfam.features import Start
 from bertfam.kernels.attention.patterns import CAUSAL, FULL
 from bertfam.layers.activations import ACTIVATIONS, Activation
-from bertfam.layers.attention import CrossAttention, Encoded, Row, SelfAttention
+from bertfam.layers.attention.dot_product import CrossAttention, Encoded, Row, SelfAttention
+from bertfam.layers.attention.key_value_cache import Cache
 from bertfam.layers.blocks import PostNormBlock
 from bertfam.layers.dropout import Dropout
 from bertfam.layers.embeddings import Table, check_length, embed_positions, embed_words
@@ -22,7 +23,6 @@ from bertfam.layers.execution import Execution
 from bertfam.layers.feed_forward import FeedForward
 from bertfam.layers.heads.pretraining import LmHead
 from bertfam.layers.initializers import Initializer, normal
-from bertfam.layers.key_value_cache import Cache
 from bertfam.layers.norm import LayerNorm
 from bertfam.layers.stack import AXIS, Stack
 from bertfam.models.encoder import check_collectable

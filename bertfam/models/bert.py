@@ -13,7 +13,7 @@ import numpy as np
 from bertfam.errors import UserError
 from bertfam.kernels.attention.patterns import FULL, Pattern
 from bertfam.layers.activations import ACTIVATIONS, Activation
-from bertfam.layers.attention import Row, SelfAttention
+from bertfam.layers.attention.dot_product import Row, SelfAttention
 from bertfam.layers.blocks import PostNormBlock
 from bertfam.layers.dense import Dense
 from bertfam.layers.dropout import Dropout

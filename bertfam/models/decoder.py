@@ -11,7 +11,8 @@ import jax
 from bertfam.features import Start
 from bertfam.kernels.attention.patterns import CAUSAL
 from bertfam.layers.activations import ACTIVATIONS, Activation
-from bertfam.layers.attention import SelfAttention
+from bertfam.layers.attention.dot_product import SelfAttention
+from bertfam.layers.attention.key_value_cache import Cache
 from bertfam.layers.blocks import Maker, PreNormBlock
 from bertfam.layers.dense import Dense
 from bertfam.layers.dropout import Dropout
@@ -20,7 +21,6 @@ from bertfam.layers.execution import Execution
 from bertfam.layers.feed_forward import FeedForward
 from bertfam.layers.heads import pretraining
 from bertfam.layers.initializers import Initializer, normal
-from bertfam.layers.key_value_cache import Cache
 from bertfam.layers.norm import LayerNorm
 from bertfam.layers.stack import AXIS, Stack
 from bertfam.models.encoder import check_collectable

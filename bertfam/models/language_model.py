@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 
 from bertfam.features import Start
-from bertfam.layers.attention import Row
+from bertfam.layers.attention.dot_product import Row
+from bertfam.layers.attention.key_value_cache import Cache
 from bertfam.layers.embeddings import Table
 from bertfam.layers.execution import Execution
 from bertfam.layers.heads.pretraining import Head, LmHead
 from bertfam.layers.initializers import named_key
-from bertfam.layers.key_value_cache import Cache
 from bertfam.models.network import NetworkConfig
 
 _EXECUTION = Execution()
@@ -36,7 +36,7 @@ class LanguageModelConfig(NetworkConfig, Protocol):
         example a row, segment ids 1 and then 0.
       train: whether dropout is on; needs a "dropout" key.
       collect: names among "hidden_states", "attention_probs" and "cross_attention_probs" (before dropout).
-      cache: a `bertfam.layers.key_value_cache.Cache`, in which these tokens take the next slots; positions are then given. Where
+      cache: a `bertfam.layers.attention.key_value_cache.Cache`, in which these tokens take the next slots; positions are then given. Where
         there is an encoder, the first call has `encoded` and later ones None: its keys and values are in the cache.
 
     They return dtype[batch, length, embed], and a dict of what `collect` names, hidden_states [layers + 1, batch, length, embed]

@@ -12,9 +12,9 @@ from typing_extensions import override
 
 from bertfam.errors import UserError
 from bertfam.kernels.attention.patterns import GlobalTokens, Pattern, Window
-from bertfam.layers.attention import Row
+from bertfam.layers.attention.dot_product import Row
+from bertfam.layers.attention.global_tokens import GlobalAttention
 from bertfam.layers.execution import Execution
-from bertfam.layers.global_attention import GlobalAttention
 from bertfam.layers.initializers import truncated_normal
 from bertfam.layers.stack import shortest_period
 from bertfam.models import bert, roberta

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from bertfam.errors import UserError
 from bertfam.kernels.attention.patterns import FULL, Pattern, Window
 from bertfam.layers.activations import ACTIVATIONS, Activation
-from bertfam.layers.attention import Row, SelfAttention
+from bertfam.layers.attention.dot_product import Row, SelfAttention
 from bertfam.layers.blocks import PreNormBlock
 from bertfam.layers.dropout import Dropout
 from bertfam.layers.embeddings import Table, check_length, embed_words

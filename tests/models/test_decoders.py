@@ -13,8 +13,8 @@ import pytest
 from flax import linen as nn
 
 from bertfam.errors import UserError
+from bertfam.layers.attention.key_value_cache import empty
 from bertfam.layers.execution import Execution
-from bertfam.layers.key_value_cache import empty
 from bertfam.models.gpt import GptConfig
 from bertfam.models.gpt2 import Gpt2Config
 from bertfam.models.language_model import init_language_model, logits, word_embeddings

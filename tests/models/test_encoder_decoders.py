@@ -15,8 +15,8 @@ from flax import linen as nn
 from bertfam.errors import UserError
 from bertfam.kernels.attention import reference
 from bertfam.layers import dropout
+from bertfam.layers.attention.key_value_cache import empty
 from bertfam.layers.execution import Execution
-from bertfam.layers.key_value_cache import empty
 from bertfam.models.bart import BartConfig
 from bertfam.models.language_model import init_language_model, logits, word_embeddings
 from bertfam.models.mt5 import MT5Config

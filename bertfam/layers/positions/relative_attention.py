@@ -23,7 +23,7 @@ import numpy as np
 
 from bertfam.kernels.attention.choice import choose
 from bertfam.kernels.attention.interface import Inputs, Request
-from bertfam.layers.attention import Attended
+from bertfam.layers.attention.dot_product import Attended
 from bertfam.layers.dense import Dense
 from bertfam.layers.execution import Execution
 from bertfam.layers.initializers import Initializer, logical, normal
@@ -34,7 +34,7 @@ _MASKED = -1e30
 
 
 class RelativeRow(NamedTuple):
-    """Arrays that describe a batch's rows to relative attention, in the place of `bertfam.layers.attention.Row`.
+    """Arrays that describe a batch's rows to relative attention, in the place of `bertfam.layers.attention.dot_product.Row`.
 
     Attributes:
       distances: dtype[batch or 1, keys + length, embed], R of the distances keys, keys - 1, ..., 1 - length.

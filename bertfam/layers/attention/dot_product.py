@@ -10,10 +10,10 @@ import jax.numpy as jnp
 from bertfam.kernels.attention.choice import choose
 from bertfam.kernels.attention.interface import Inputs, Request
 from bertfam.kernels.attention.patterns import FULL, Pattern
+from bertfam.layers.attention.key_value_cache import put
 from bertfam.layers.dense import Dense, project
 from bertfam.layers.execution import Execution
 from bertfam.layers.initializers import Initializer, truncated_normal
-from bertfam.layers.key_value_cache import put
 from bertfam.layers.positions.rotary import rotate
 
 

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from bertfam.kernels.attention.patterns import FULL, GlobalTokens, Window
-from bertfam.layers.attention import Attended, Attention, Row
+from bertfam.layers.attention.dot_product import Attended, Attention, Row
 
 _PROJECTIONS = ("query", "key", "value")
 
