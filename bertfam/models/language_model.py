@@ -36,8 +36,8 @@ class LanguageModelConfig(NetworkConfig, Protocol):
         example a row, segment ids 1 and then 0.
       train: whether dropout is on; needs a "dropout" key.
       collect: names among "hidden_states", "attention_probs" and "cross_attention_probs" (before dropout).
-      cache: a `bertfam.layers.attention.key_value_cache.Cache`, in which these tokens take the next slots; positions are then given. Where
-        there is an encoder, the first call has `encoded` and later ones None: its keys and values are in the cache.
+      cache: a `bertfam.layers.attention.key_value_cache.Cache`, in which these tokens take the next slots; positions are then
+        given. Where there is an encoder, the first call has `encoded` and later ones None: its keys and values are in the cache.
 
     They return dtype[batch, length, embed], and a dict of what `collect` names, hidden_states [layers + 1, batch, length, embed]
     and attention weights float32[layers, batch, heads, length, keys], and with a cache the next one as "cache".

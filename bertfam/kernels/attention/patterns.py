@@ -25,7 +25,7 @@ class Pattern(ABC):
         Args:
           query_places: integers [..., queries, 1], places in the row; a NumPy or a JAX array.
           key_places: integers [..., 1, keys].
-          arrays: the arrays of the rows that the pattern depends on, by name (see `bertfam.layers.attention.dot_product.Row.arrays`).
+          arrays: the arrays of the rows that the pattern depends on, by name, as in `bertfam.layers.attention.dot_product.Row`.
 
         Returns:
           bool, broadcastable to [batch, heads, queries, keys]; True alone if every query may attend to every key.
