@@ -35,6 +35,7 @@ WAIT_SECONDS = 60.0  # for another process that writes the same folder
 STALE_SECONDS = 45.0  # without a change, after which a lock of another machine is stale
 _BEAT_SECONDS = 15.0  # between two changes by the holder
 _QUIET_SECONDS = 2.0  # of waiting, after which it is reported
+_MAX_MISSES = 100
 _POLL_SECONDS = 0.2
 _SETTLE_SECONDS = 0.2  # after which a process that has replaced a stale lock reads who was last to do so
 NAME = ".lock.json"
@@ -171,6 +172,7 @@ class _Lock:
             secrets.token_hex(8),
         )
         self._released = threading.Event()
+        self._misses = 0  # attempts whose folder was gone
 
     def acquire(self, seconds: float | None) -> None:
         """Take the lock once it is free or stale; raise UserError if it is neither after the given time."""
@@ -237,7 +239,12 @@ class _Lock:
         self._holder = replace(self._holder, folder=os.path.realpath(self._path.parent), inode=_inode(self._path.parent))
         try:
             handle = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
-        except (FileExistsError, FileNotFoundError):  # not found: another process has just deleted the empty folder
+        except FileExistsError:
+            return False
+        except FileNotFoundError:  # another process has just deleted the empty folder, or none can create a file there
+            self._misses += 1
+            if self._misses > _MAX_MISSES:
+                raise
             return False
         try:
             with open(handle, "wb") as file:

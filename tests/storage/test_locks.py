@@ -51,6 +51,11 @@ def test_second_writer_waits_a_minute_and_is_refused_in_a_line(tmp_path, clock, 
     assert not list(tmp_path.iterdir())
 
 
+def test_folder_in_which_no_file_can_be_created_is_refused():
+    with pytest.raises(UserError, match="^/proc/x cannot be written"), locks.hold_beside(paths.to_path("/proc/x")):
+        pass
+
+
 def test_second_writer_starts_once_the_first_has_ended(tmp_path, clock):
     with locks.hold(tmp_path), pytest.raises(UserError), locks.hold(tmp_path, seconds=0):
         raise AssertionError
