@@ -10,6 +10,7 @@ it. Faults of bertfam itself keep their traceback.
 
 import argparse
 import errno
+import gc
 import importlib
 import os
 import re
@@ -69,6 +70,9 @@ COMMANDS = {
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a full disk
 GIN_FLAG = "--gin."
 _DASHES = "-\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # hyphens, dashes and the minus sign
+# New objects after which Python's cyclic garbage collector runs. With its default, 700, collection takes 1.3 s of CPU time while
+# a small training run imports its modules and traces its programs (Python 3.11, jax 0.10.2); with this threshold, 0.3 s.
+_COLLECTOR_THRESHOLD = 50_000
 
 
 # type of a flag -> name of the type in messages
@@ -121,6 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (without the program's name; sys.argv by default) and return its exit status."""
     _open_closed()
     _escape_unprintable()
+    _collect_garbage_less_often()
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         _check_current_folder()
@@ -183,6 +188,12 @@ def _escape_unprintable() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")
+
+
+def _collect_garbage_less_often() -> None:
+    """Raise the threshold of the garbage collector, unless the caller has raised it further or set it to 0, "never"."""
+    if 0 < gc.get_threshold()[0] < _COLLECTOR_THRESHOLD:
+        gc.set_threshold(_COLLECTOR_THRESHOLD)
 
 
 def _check_current_folder() -> None:

@@ -1,6 +1,7 @@
 """Command line: commands on demand, one line for a mistake, exit codes."""
 
 import argparse
+import gc
 import os
 import shlex
 import subprocess
@@ -294,6 +295,17 @@ def test_help_lists_every_command_and_explains_gin_flags(toy, capsys):
 def test_version(capsys):
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out == f"bertfam {__version__}\n"
+
+
+@pytest.mark.parametrize("before, after", [(700, 50_000), (100_000, 100_000), (0, 0)])
+def test_garbage_collector_runs_less_often_unless_the_caller_has_set_it(before, after):
+    thresholds = gc.get_threshold()
+    try:
+        gc.set_threshold(before)
+        cli.main(["--version"])
+        assert gc.get_threshold() == (after, *thresholds[1:])
+    finally:
+        gc.set_threshold(*thresholds)
 
 
 def test_module_runs_as_a_program():
