@@ -17,6 +17,7 @@
 """
 
 import atexit
+import gc
 import json
 import os
 import signal
@@ -174,6 +175,7 @@ def run_commands(words):
 
 
 if __name__ == "__main__":
+    gc.set_threshold(100_000, 50, 1000)  # as in conftest.py, and before the imports
     sys.path.append(str(Path(__file__).parents[1]))
     if "ABSENT" in os.environ:
         sys.meta_path.insert(0, Absent(os.environ["ABSENT"]))
