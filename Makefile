@@ -10,6 +10,8 @@ export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.jax_cache
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.1
 # Huge pages for large arrays on Linux: without them a CPU step of the quickstart spends a fifth of its time on page faults.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
+# The many processes of the tests share their compiled Python files, even where the environment switches these off.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: quickstart test quick mutants campaign tpu-golden lint format
 
