@@ -89,12 +89,6 @@ def launcher(words, processes=2):
     return [sys.executable, LAUNCHER, *flags, "--", sys.executable, bertfam_process.__file__, *map(str, words)]
 
 
-def start_launcher(*words, **environment):
-    """Start a command as two processes; the launcher's stdout and stderr are pipes."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(launcher(words), env=_environment(environment), **pipes)
-
-
 def launch(*words, processes=2, **environment):
     """Run a command as several processes with one device each."""
     command = launcher(words, processes)

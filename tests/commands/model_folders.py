@@ -93,3 +93,11 @@ def disk(folder: Path, megabytes: int) -> Iterator[Path]:
 def remount(folder: Path, options: str) -> None:
     """Change the options of a mounted disk: "ro", "rw", "size=64m"."""
     subprocess.run(["mount", "-o", f"remount,{options}", folder], check=True)
+
+
+def fill(path: Path, room: int = 0) -> None:
+    """Write a file that leaves `room` bytes of its disk."""
+    path.write_bytes(bytes(shutil.disk_usage(path.parent).free - room))
+    with open(path, "ab", buffering=0) as file, contextlib.suppress(OSError):
+        while not room:
+            file.write(bytes(1000))

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,8 +11,8 @@ from types import SimpleNamespace
 import bertfam_process
 import phases
 import pytest
-from command_line import bertfam, error_lines, in_process, listing, start_launcher
-from model_folders import arrays, assert_equal_arrays, copy_run, cut, remount, whole
+from command_line import bertfam, error_lines, in_process, launch, listing
+from model_folders import arrays, assert_equal_arrays, copy_run, cut, fill, remount, whole
 
 from bertfam.storage import locks
 from bertfam.training.checkpoints import manifest, newest
@@ -29,9 +28,17 @@ def check_stop(done, model_dir, name):
     assert whole(model_dir) == [5, 10, 15, 18]
 
 
-def test_sigterm_saves_the_step_and_the_resumed_run_reaches_the_same_end(trained, tmp_path):
+def stopped_in_process(trained, model_dir, number, monkeypatch):
+    """Send a signal to this process after 17 updates, and return the run that has stopped."""
+    with monkeypatch.context() as patch:
+        bertfam_process.at_step(17, lambda step: os.kill(os.getpid(), number), patch.setattr)
+        return in_process(*trained.pretrain(model_dir))
+
+
+def test_sigterm_saves_the_step_and_the_resumed_run_reaches_the_same_end(trained, tmp_path, monkeypatch):
+    """test_pretrain_processes.py sends it to real processes."""
     model_dir = cut(trained.model_dir, tmp_path / "model", 15)
-    check_stop(bertfam(*trained.pretrain(model_dir), DIE="17:SIGTERM:0"), model_dir, "SIGTERM")
+    check_stop(stopped_in_process(trained, model_dir, signal.SIGTERM, monkeypatch), model_dir, "SIGTERM")
     done = in_process(*trained.pretrain(model_dir))
     assert done.returncode == 0, done.stderr
     assert "resumed from step 18" in done.stdout.splitlines()
@@ -40,8 +47,7 @@ def test_sigterm_saves_the_step_and_the_resumed_run_reaches_the_same_end(trained
 
 def test_sigint_saves_the_step(trained, tmp_path, monkeypatch):
     model_dir = cut(trained.model_dir, tmp_path / "model", 15)
-    bertfam_process.at_step(17, lambda step: os.kill(os.getpid(), signal.SIGINT), monkeypatch.setattr)
-    check_stop(in_process(*trained.pretrain(model_dir)), model_dir, "SIGINT")
+    check_stop(stopped_in_process(trained, model_dir, signal.SIGINT, monkeypatch), model_dir, "SIGINT")
 
 
 def test_sigterm_while_the_first_step_is_compiled_ends_the_run_at_once(trained, tmp_path, monkeypatch):
@@ -136,14 +142,6 @@ def test_nan_ends_the_run_and_no_later_step_is_saved(trained, tmp_path, monkeypa
     assert error.startswith("bertfam: error: the update that leads to step 22 has loss nan")
 
 
-def fill(path, room=0):
-    """Write a file that leaves `room` bytes of its disk."""
-    path.write_bytes(bytes(shutil.disk_usage(path.parent).free - room))
-    with open(path, "ab", buffering=0) as file, contextlib.suppress(OSError):
-        while not room:
-            file.write(bytes(1000))
-
-
 def test_full_disk_keeps_the_older_checkpoint_and_with_room_the_run_reaches_the_same_end(trained, small_disk):
     disk = small_disk(8)
     model_dir = cut(trained.model_dir, disk / "model", 15)
@@ -171,26 +169,37 @@ def test_full_disk_keeps_the_older_checkpoint_and_with_room_the_run_reaches_the_
     assert_equal_arrays(arrays(model_dir, 24), arrays(trained.model_dir, 24))
 
 
-@pytest.mark.parametrize("what", ["a checkpoint", "metrics"])
-def test_full_disk_ends_two_processes_with_one_line(trained, small_disk, what):
-    """Both fail to write a checkpoint, or process 0 alone a line of metrics."""
+def test_full_disk_ends_a_run_that_writes_its_metrics(trained, small_disk, monkeypatch):
     disk = small_disk(8)
     model_dir = cut(trained.model_dir, disk / "model", 15)
-    if what == "a checkpoint":
-        fill(disk / "filling", room=100_000)
-        flags = []
-    else:
-        # The last block of metrics.jsonl has room for some more lines.
-        flags = ["--gin.Run.log_every=1", "--gin.CHECKPOINT_EVERY=100", "--gin.TRAIN_STEPS=60"]
-    with start_launcher(*trained.pretrain(model_dir, *flags), PACE="0.2") as launcher:
-        for line in launcher.stdout:
-            if what == "metrics" and line.startswith("step 16/72"):
-                fill(disk / "filling")
-        errors = [line for line in launcher.stderr.read().splitlines() if "warning" not in line]
-    assert launcher.returncode == 2 and len(errors) == 1, errors
-    failure = f"{model_dir}/metrics.jsonl cannot be" if what == "metrics" else "the checkpoint of step 20 could not be"
-    assert errors[0].startswith(f"bertfam: error: {failure} written")
-    assert "(No space left on device); once that is fixed, the same command resumes from" in errors[0]
+
+    def fill_disk(step):
+        fill(disk / "filling")
+        # The last block of metrics.jsonl has room for some lines.
+        with open(model_dir / "metrics.jsonl", "ab", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(b"\n")
+
+    bertfam_process.at_step(16, fill_disk, monkeypatch.setattr)
+    flags = ["--gin.Run.log_every=1", "--gin.CHECKPOINT_EVERY=100"]
+    done = in_process(*trained.pretrain(model_dir, *flags))
+    (error,) = error_lines(done)
+    assert done.returncode == 2
+    assert error.startswith(f"bertfam: error: {model_dir}/metrics.jsonl cannot be written (No space left on device); ")
+    assert "once that is fixed, the same command resumes from" in error
+    assert whole(model_dir) == [5, 10, 15]
+
+
+def test_full_disk_ends_two_processes_with_one_line(trained, small_disk):
+    """Both fail to write a checkpoint."""
+    disk = small_disk(8)
+    model_dir = cut(trained.model_dir, disk / "model", 15)
+    fill(disk / "filling", room=100_000)
+    done = launch(*trained.pretrain(model_dir, "--gin.CHECKPOINT_EVERY=1"))
+    (error,) = error_lines(done)
+    assert done.returncode == 2
+    assert error.startswith("bertfam: error: the checkpoint of step 16 could not be written")
+    assert "(No space left on device); once that is fixed, the same command resumes from" in error
     assert whole(model_dir) == [5, 10, 15]
 
 

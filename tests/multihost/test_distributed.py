@@ -200,24 +200,28 @@ def test_processes_end_with_the_status_of_the_one_that_exited(sent_status, statu
     assert (first.code, third.code, third.line) == (status, status, "")  # process 0 has reported it
 
 
-def test_exit_of_process_0_without_a_status_is_reported():
+@pytest.mark.parametrize(
+    ("sent_status", "status", "line"),
+    [(None, LOST, "bertfam: error: process 0 exited while the others waited for a step; see its log"), (1, 1, ""), (2, 2, "")],
+)
+def test_exit_of_process_0_ends_the_others(sent_status, status, line):
+    """It is reported where process 0 has sent no status, and so no error."""
     port = free_port()
 
     def run(index):
         processes, links = connect_with_status_links(port, index, 2)
         if index == 0:
+            if sent_status is not None:
+                processes.leave(sent_status)
             for link in links:
                 link.close()
             return None
         with pytest.raises(ProcessExited) as raised:
             processes.gather("a step", None)
-        return raised.value
+        return exit_after(processes, links, raised.value)
 
     _, second = run_concurrently(*(lambda index=index: run(index) for index in range(2)))
-    assert (second.code, second.line) == (
-        LOST,
-        "bertfam: error: process 0 exited while the others waited for a step; see its log",
-    )
+    assert (second.code, second.line) == (status, line)
 
 
 def test_own_error_is_kept_while_others_save():

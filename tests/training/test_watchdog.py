@@ -1,7 +1,8 @@
-"""The watchdog of a stuck process prints the stacks of all threads and exits."""
+"""The watchdog of a stuck process prints the stacks of all threads and exits.
 
-import subprocess
-import sys
+tests/commands/test_pretrain_processes.py has a real process that is stuck.
+"""
+
 import threading
 from types import SimpleNamespace
 
@@ -11,61 +12,20 @@ from bertfam.training import watchdog
 from bertfam.training.logs.phase_timer import Phase, PhaseTimer
 from bertfam.training.watchdog import EXIT_CODE, watch
 
-STUCK = """
-import time
-from bertfam.training.logs.phase_timer import PhaseTimer
-from bertfam.training.watchdog import watch
-phase_timer = PhaseTimer()
-with watch(phase_timer, 0.3, process=1):
-    phase_timer.begin("compiling", long=True)
-    time.sleep(0.6)
-    phase_timer.begin("training")
-    def the_function_that_hangs():
-        time.sleep(60)
-    the_function_that_hangs()
-"""
-
-# A process that has waited two hours for the token cache, which another process builds.
-WAITING_LONG = """
-import time
-from bertfam.training.logs.phase_timer import PhaseTimer, Phase
-from bertfam.training.watchdog import watch
-phase_timer = PhaseTimer()
-phase_timer.now = Phase("starting", time.monotonic() - 7200, True)
-with watch(phase_timer, 0.3):
-    time.sleep(0.5)
-"""
-
-
-def test_stuck_process_prints_stacks_and_exits_with_its_own_code():
-    done = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=300)
-    assert done.returncode == EXIT_CODE == 76
-    assert "in the_function_that_hangs" in done.stderr
-    assert done.stderr.splitlines()[-1] == (
-        "bertfam: error: process 1 was stuck in the phase 'training' (Run.watchdog_seconds = 0.3) and exits; the stack of "
-        "each thread is above"
-    )
-
-
-def test_time_before_the_watch_does_not_count():
-    done = subprocess.run([sys.executable, "-c", WAITING_LONG], capture_output=True, text=True, timeout=300)
-    assert (done.returncode, done.stderr) == (0, "")
-
 
 class Exited(Exception):
     """The watchdog has ended the process."""
 
 
 class Clock:
-    """Clock that the watchdog moves by waiting; the phase changes every tenth of a second."""
+    """Clock that the watchdog moves by waiting; phase_at(time) is the phase then."""
 
-    def __init__(self, phase_timer, end):
-        self.now, self.end, self.phase_timer = 0.0, end, phase_timer
+    def __init__(self, phase_timer, phase_at, end):
+        self.now, self.end, self.phase_timer, self.phase_at = 0.0, end, phase_timer, phase_at
 
     def wait(self, seconds):
         self.now += seconds
-        if self.now < 5:
-            self.phase_timer.now = Phase("training", self.now - self.now % 0.1, False)
+        self.phase_timer.now = self.phase_at(self.now)
         return self.now > self.end
 
     def monotonic(self):
@@ -74,28 +34,52 @@ class Clock:
 
 @pytest.fixture
 def watched(monkeypatch):
-    """Return a function that watches a process for some seconds; its phases change until second 5."""
+    """Return a function that watches a process for some seconds, and returns the time at the end."""
 
-    def watch_until(seconds):
+    def watch_until(end, phase_at, later=0):
         def leave(status):
             raise Exited(status)
 
         phase_timer = PhaseTimer()
-        phase_timer.now = Phase("training", 0.0, False)
-        clock = Clock(phase_timer, seconds)
+        phase_timer.now = phase_at(0.0)
+        clock = Clock(phase_timer, phase_at, end)
         monkeypatch.setattr(watchdog, "time", clock)
         monkeypatch.setattr(watchdog, "os", SimpleNamespace(_exit=leave))
         monkeypatch.setattr(watchdog.faulthandler, "dump_traceback", lambda **options: None)
-        watchdog._watch(phase_timer, 0.5, 0, 0, clock)
+        watchdog._watch(phase_timer, 0.5, 1, later, clock)
         return clock.now
 
     return watch_until
 
 
+def changing(now):
+    """Return a phase of a tenth of a second until second 5, and then one without an end."""
+    return Phase("training", min(now, 5) - min(now, 5) % 0.1, False)
+
+
 def test_watchdog_stays_silent_while_phases_change(watched, capsys):
-    assert 5 < watched(5.2) < 6 and capsys.readouterr().err == ""
-    with pytest.raises(Exited, match="76"):
-        watched(6)
+    assert 5 < watched(5.2, changing) < 6 and capsys.readouterr().err == ""
+    with pytest.raises(Exited, match=str(EXIT_CODE)):
+        watched(6, changing)
+    assert capsys.readouterr().err == (
+        "bertfam: error: process 1 was stuck in the phase 'training' (Run.watchdog_seconds = 0.5) and exits; the stack of "
+        "each thread is above\n"
+    )
+    assert 6 < watched(6, changing, later=2) < 7  # another process may report first
+
+
+def test_long_phase_may_take_an_hour(watched):
+    def compiling(now):
+        return Phase("compiling", 0.0, True)
+
+    assert watched(3590, compiling) > 3590
+    with pytest.raises(Exited):
+        watched(3610, compiling)
+
+
+def test_time_before_the_watch_does_not_count(watched):
+    """A process has waited two hours for the token cache, which another process builds."""
+    assert watched(3590, lambda now: Phase("starting", -7200.0, True)) > 3590
 
 
 def test_watchdog_ends_with_the_watch():
