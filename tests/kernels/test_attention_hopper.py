@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from bertfam.kernels.attention.choice import choose
-from bertfam.kernels.attention.hopper import Hopper
+from bertfam.kernels.attention.hopper import Hopper, attend
 from bertfam.kernels.attention.interface import Inputs, Request, attention_mask
-from bertfam.kernels.attention.patterns import CAUSAL, FULL, Window
+from bertfam.kernels.attention.patterns import CAUSAL, FULL, BlockSparse, GlobalTokens, Window
 from bertfam.kernels.attention.reference import Reference
-from bertfam.kernels.attention.tiles import ROWS, intervals, steps
+from bertfam.kernels.attention.tiles import ROWS, block_sparse_pairs, interval_visits, intervals, listed_visits
 
 GPU = Request("bfloat16", 1024, 64, packed=True, platform="gpu", compute_capability=9.0)
 PATTERNS = [FULL, CAUSAL, Window(5, 5), Window(40, 0), Window(0, 17)]
@@ -50,24 +50,38 @@ def test_intervals_of_another_sequence():
     assert low.tolist() == [[0, 0, 0, 0, 3, 3, 0, 0]] and high.tolist() == [[0, 2, 2, 2, 4, 4, 0, 0]]
 
 
-@pytest.mark.parametrize("block", [64, 128])
 @pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.describe())
-def test_steps_of_a_tile_are_within_the_row_and_visit_all_that_is_seen(pattern, block):
+def test_visits_of_a_tile_are_within_the_row_and_include_all_that_is_seen(pattern):
     length = 4 * ROWS
-    segment_ids = jnp.asarray(packed_rows(length))
-    low, high = (np.asarray(side) for side in intervals(segment_ids, None, pattern.left, pattern.right))
-    tiles = np.asarray(steps(jnp.asarray(low), jnp.asarray(high), block, length))
-    for row, tile in np.ndindex(tiles.shape[:2]):
-        first, count, inner_low, inner_high = tiles[row, tile]
-        assert first >= 0 and first % 8 == 0 and first + count * block <= length
-        places = range(tile * ROWS, (tile + 1) * ROWS)
-        seen = [place for query in places for place in range(low[row, query], high[row, query])]
-        if seen:
-            assert first <= min(seen) and max(seen) < first + count * block < max(seen) + 2 * block
+    low, high = (np.asarray(side) for side in intervals(jnp.asarray(packed_rows(length)), None, pattern.left, pattern.right))
+    steps = np.asarray(interval_visits(jnp.asarray(low), jnp.asarray(high), length).steps)[:, 0]
+    for row, tile in np.ndindex(steps.shape[:2]):
+        first, count, inner_low, inner_high = steps[row, tile]
+        assert first >= 0 and first % 8 == 0 and first + count * ROWS <= length
+        rows = slice(tile * ROWS, (tile + 1) * ROWS)
+        lows, highs = (side[row, rows][high[row, rows] > 0] for side in (low, high))
+        if lows.size:
+            assert first <= lows.min() and highs.max() <= first + count * ROWS < highs.max() + 2 * ROWS
+            assert inner_low == lows.max() and inner_high == (highs.min() if lows.size == ROWS else 0)
         else:
-            assert count == 0
-        for place in range(inner_low, inner_high):
-            assert all(low[row, query] <= place < high[row, query] for query in places)
+            assert count == 0 and inner_high == 0
+
+
+def test_listed_visits_are_the_blocks_of_the_pattern_as_often_as_it_counts_them():
+    heads, blocks = 2, 12
+    length, random_blocks = blocks * ROWS - 5, jax.random.randint(jax.random.key(0), (heads, blocks - 2, 3), 0, blocks)
+    pattern = BlockSparse().within(length)
+    places = np.arange(blocks) * ROWS
+    expected = pattern.repeats(places[:, None], places[None], {"random_blocks": random_blocks})
+    sides = jnp.zeros((1, blocks * ROWS), jnp.int32), jnp.full((1, blocks * ROWS), length)
+    pairs = block_sparse_pairs(pattern, random_blocks)
+    for tiles, others, times in ((*pairs, expected), (*pairs[::-1], np.swapaxes(expected, 1, 2))):
+        visits = listed_visits(*sides, tiles, others)
+        for head, tile in np.ndindex(heads, blocks):
+            first, count, inner_low, inner_high = visits.steps[0, head, tile]
+            visited = np.asarray(visits.columns[head, first : first + count])
+            assert np.array_equal(np.bincount(visited // ROWS, minlength=blocks), times[head, tile])
+            assert np.all(visited % ROWS == 0) and (inner_low, inner_high) == (0, length)
 
 
 def arrays(length, heads, key_heads, head_dim):
@@ -78,28 +92,33 @@ def arrays(length, heads, key_heads, head_dim):
 
 @compiles
 @pytest.mark.parametrize(
-    ("pattern", "key_heads", "head_dim"), [(Window(20, 20), 1, 32), (CAUSAL, 2, 64)], ids=["window", "causal"]
+    ("pattern", "key_heads", "head_dim"),
+    [(CAUSAL, 1, 32), (GlobalTokens(Window(20, 20), 2), 2, 64)],
+    ids=["causal, grouped heads", "window and global tokens"],
 )
 def test_outputs_and_gradients_match_the_reference(pattern, key_heads, head_dim):
-    """The error is at most twice that of the reference in bfloat16, both against the reference in float64 inputs."""
-    from bertfam.kernels.attention.hopper_kernels import Settings, attend
+    """Their error is at most twice that of the reference in bfloat16; both are compared with the reference in float32."""
+    from bertfam.kernels.attention.hopper_kernels import Settings
 
     length = 100  # no multiple of a tile
     *qkv, gradient = arrays(length, 2, key_heads, head_dim)
     segment_ids = np.ones((1, length), np.int32)
     segment_ids[:, 40:], segment_ids[:, 70:], segment_ids[:, 90:] = 2, 3, 0
+    flags = np.zeros((1, length), bool)
+    flags[:, [0, 39, 41]] = True  # the third is ignored
     gradient = jnp.where(segment_ids[:, :, None, None] > 0, gradient, 0)
-    settings = Settings(head_dim**-0.5, interpret=True)
 
-    def reference(query, key, value):
-        request = Request(str(query.dtype), length, head_dim, pattern, packed=True)
-        return Reference().run(Inputs(query, key, value, jnp.asarray(segment_ids)), request)[0]
+    def inputs(*qkv):
+        return Inputs(*qkv, jnp.asarray(segment_ids), arrays={"global_tokens": jnp.asarray(flags)})
 
-    def kernels(query, key, value):
-        return attend(Inputs(query, key, value, jnp.asarray(segment_ids)), pattern, settings)
+    def reference(*qkv):
+        return Reference().run(inputs(*qkv), Request(str(qkv[0].dtype), length, head_dim, pattern, packed=True))[0]
 
-    def results(function, *inputs):
-        output, pull_back = jax.vjp(function, *inputs)
+    def kernels(*qkv):
+        return attend(inputs(*qkv), pattern, Settings(head_dim**-0.5, interpret=True))
+
+    def results(function, *qkv):
+        output, pull_back = jax.vjp(function, *qkv)
         return [jnp.where(segment_ids[:, :, None, None] > 0, output, 0), *pull_back(gradient.astype(output.dtype))]
 
     exact = results(reference, *[array.astype(jnp.float32) for array in qkv])
@@ -109,16 +128,18 @@ def test_outputs_and_gradients_match_the_reference(pattern, key_heads, head_dim)
 
 
 @compiles
-@pytest.mark.parametrize("head_dim", [64, 96])
-def test_kernels_lower_to_gpu_code(head_dim):
+@pytest.mark.parametrize(("pattern", "head_dim"), [(Window(9, 9), 96), (BlockSparse(), 64)], ids=["window", "blocks"])
+def test_kernels_lower_to_gpu_code(pattern, head_dim):
     """Their interface changes between versions of jax: this fails where a new version does not compile them."""
-    from bertfam.kernels.attention.hopper_kernels import Settings, attend
+    from bertfam.kernels.attention.hopper_kernels import Settings
 
-    *qkv, _ = arrays(128, 2, 1, head_dim)
+    length = 12 * ROWS
+    *qkv, _ = arrays(length, 2, 1, head_dim)
+    random_blocks = {"random_blocks": jnp.zeros((2, 10, 3), jnp.int32)}
 
     def loss(*qkv):
-        mixed = attend(Inputs(*qkv, jnp.ones((1, 128), jnp.int32)), Window(9, 9), Settings(1.0))
-        return jnp.sum(mixed.astype(jnp.float32))
+        inputs = Inputs(*qkv, jnp.ones((1, length), jnp.int32), arrays=random_blocks)
+        return jnp.sum(attend(inputs, pattern.within(length), Settings(1.0)).astype(jnp.float32))
 
     lowered = jax.jit(jax.grad(loss, (0, 1, 2))).trace(*qkv).lower(lowering_platforms=("cuda",))
     assert lowered.as_text().count("mosaic_gpu") >= 3
@@ -135,6 +156,9 @@ def test_kernels_lower_to_gpu_code(head_dim):
         ({"dtype": "float32"}, "xla", "the dtype is float32"),
         ({"head_dim": 40}, "xla", "heads are 40 wide, not 32, 64, 96 or 128"),
         ({"pattern": Window(8, 8, dilation=2)}, "blocks", "one in 2 of 8 tokens on each side"),
+        ({"pattern": GlobalTokens(Window(64, 64), 4)}, "hopper", "fastest"),
+        ({"pattern": BlockSparse(blocks=16)}, "hopper", "fastest"),
+        ({"pattern": BlockSparse(32, blocks=32)}, "block_sparse", "32 tokens"),
         ({"bias": True}, "xla", "scores have a bias"),
         ({"split": True}, "xla", "sharded over devices"),
         ({"return_weights": True}, "reference", "attention weights are requested"),

@@ -1,15 +1,24 @@
 """Attention by the kernels for Hopper GPUs of `bertfam.kernels.attention.hopper_kernels`."""
 
+import math
 from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+import flax.linen as nn
 import jax
+import jax.numpy as jnp
 from typing_extensions import override
 
 from bertfam.kernels.attention.interface import Backend, Inputs, Request
-from bertfam.kernels.attention.patterns import FULL, Window
+from bertfam.kernels.attention.patterns import FULL, BlockSparse, GlobalTokens, Pattern, Window
 from bertfam.kernels.attention.per_device import per_device
-from bertfam.kernels.attention.tiles import ROWS
+from bertfam.kernels.attention.tiles import ROWS, Visits, block_sparse_pairs, interval_visits, intervals, listed_visits
 
+if TYPE_CHECKING:
+    from bertfam.kernels.attention.hopper_kernels import Settings
+
+_HIDDEN = -1e30  # masked scores; a row without keys has a log-sum-exp of about -7e28
 _HEAD_DIMS = (32, 64, 96, 128)
 _COMPUTE_CAPABILITY = 9  # the products are `wgmma` instructions, which other generations do not have
 # The interface that the kernels are written in changes between versions: the first that has what they use, and the first that
@@ -18,7 +27,7 @@ _JAX_FROM, _JAX_BEFORE = (0, 11, 2), (0, 13)
 
 
 class Hopper(Backend):
-    """Attention of packed and unpacked rows, over all tokens or within a window."""
+    """Attention of packed and unpacked rows: over all tokens, windows, windows with global tokens, BigBird's blocks."""
 
     name = "hopper"
     platforms = ("gpu",)
@@ -34,7 +43,7 @@ class Hopper(Backend):
             yield f"the dtype is {request.dtype}, not bfloat16 or float16"
         if request.head_dim not in _HEAD_DIMS:
             yield f"heads are {request.head_dim} wide, not {', '.join(map(str, _HEAD_DIMS[:-1]))} or {_HEAD_DIMS[-1]}"
-        if not isinstance(request.pattern, Window) or request.pattern.dilation > 1:
+        if not _supports(request.pattern):
             yield f"tokens attend to {request.pattern.describe()}"
         elif request.key_length is not None and request.pattern != FULL:
             yield "keys come from a cache"
@@ -54,14 +63,94 @@ class Hopper(Backend):
 
     @override
     def run(self, inputs: Inputs, request: Request) -> tuple[jax.Array, None]:
-        from bertfam.kernels.attention.hopper_kernels import Settings, attend  # requires a jax that refusals() accepts
+        from bertfam.kernels.attention.hopper_kernels import Settings  # requires a jax that `refusals` accepts
 
-        assert isinstance(request.pattern, Window)
-        pattern, settings = request.pattern, Settings(request.score_scale)
         own_keys = inputs.key_segment_ids is None
 
-        def compute(local: Inputs, _: None) -> jax.Array:
-            return attend(local._replace(key_segment_ids=None) if own_keys else local, pattern, settings)
+        def compute(local: Inputs, arrays: Any) -> jax.Array:
+            local = local._replace(key_segment_ids=None if own_keys else local.key_segment_ids, arrays=arrays)
+            return attend(local, request.pattern, Settings(request.score_scale))
 
         given = inputs._replace(key_segment_ids=inputs.segment_ids) if own_keys else inputs
-        return per_device(compute, given), None
+        heads = "heads" if 1 < inputs.query.shape[2] == inputs.key.shape[2] else None
+        axes = {"random_blocks": (heads, None, None), "global_tokens": ("batch", "length")}
+        arrays = {name: array for name, array in (inputs.arrays or {}).items() if name in axes}
+        specs = {name: nn.logical_to_mesh_axes(axes[name]) for name in arrays}
+        return per_device(compute, given, arrays, specs), None
+
+
+def attend(inputs: Inputs, pattern: Pattern, settings: "Settings") -> jax.Array:
+    """Compute attention on one device; shapes as in `Inputs`. The output at padding is 0."""
+    match pattern:
+        case BlockSparse():
+            return _block_sparse(inputs, pattern, settings)
+        case GlobalTokens():
+            return _global_tokens(inputs, pattern, settings)
+        case Window():
+            return _in_window(inputs, pattern, settings)[0]
+    raise NotImplementedError(pattern.describe())
+
+
+def _supports(pattern: Pattern) -> bool:
+    if isinstance(pattern, BlockSparse):
+        return pattern.block == ROWS
+    window = pattern.window if isinstance(pattern, GlobalTokens) else pattern
+    return isinstance(window, Window) and window.dilation == 1
+
+
+def _padded(array: jax.Array) -> jax.Array:
+    return jnp.pad(array, [(0, 0), (0, -array.shape[1] % ROWS), *[(0, 0)] * (array.ndim - 2)])
+
+
+def _run(inputs: Inputs, seen: Visits, seeing: Visits, settings: "Settings") -> tuple[jax.Array, jax.Array]:
+    """Return the output, 0 at padding, and the base-2 log-sum-exp [batch, heads, length] of the scores."""
+    from bertfam.kernels.attention import hopper_kernels
+
+    length = inputs.query.shape[1]
+    out, lse = hopper_kernels.attend(*map(_padded, inputs[:3]), seen, seeing, settings)
+    return out[:, :length], lse[:, :, :length]
+
+
+def _in_window(inputs: Inputs, window: Window, settings: "Settings") -> tuple[jax.Array, jax.Array]:
+    queries, others = _padded(inputs.segment_ids), None
+    keys = queries
+    if inputs.key_segment_ids is not None:
+        others = keys = _padded(inputs.key_segment_ids)
+    seen = interval_visits(*intervals(queries, others, window.left, window.right), keys.shape[1])
+    back = intervals(keys, None if others is None else queries, window.right, window.left)
+    return _run(inputs, seen, interval_visits(*back, queries.shape[1]), settings)
+
+
+def _block_sparse(inputs: Inputs, pattern: BlockSparse, settings: "Settings") -> jax.Array:
+    assert inputs.arrays is not None
+    heads, key_heads = inputs.query.shape[2], inputs.key.shape[2]
+    if heads != key_heads:  # the random blocks of each query head are others
+        key, value = (jnp.repeat(array, heads // key_heads, axis=2) for array in (inputs.key, inputs.value))
+        inputs = inputs._replace(key=key, value=value)
+    sides = intervals(_padded(inputs.segment_ids), None, None, None)
+    queries, keys = block_sparse_pairs(pattern, inputs.arrays["random_blocks"])
+    return _run(inputs, listed_visits(*sides, queries, keys), listed_visits(*sides, keys, queries), settings)[0]
+
+
+def _global_tokens(inputs: Inputs, pattern: GlobalTokens, settings: "Settings") -> jax.Array:
+    """Join the window's output with that of the global tokens outside of it, by their sums of exponents."""
+    assert inputs.arrays is not None
+    out, lse = _in_window(inputs, pattern.window, settings)
+    # [batch, most]: the first global tokens, and their places
+    flags, places = jax.lax.top_k(inputs.arrays["global_tokens"].astype(jnp.int32), min(pattern.most, out.shape[1]))
+    gather = partial(jnp.take_along_axis, axis=1)
+    keys, values = (gather(array, places[:, :, None, None]) for array in (inputs.key, inputs.value))
+    group = inputs.query.shape[2] // keys.shape[2]
+    keys, values = (jnp.repeat(array, group, axis=2) if group > 1 else array for array in (keys, values))
+    segment_ids = inputs.segment_ids
+    # bool[batch, length, most]
+    same = (segment_ids[:, :, None] == gather(segment_ids, places)[:, None]) & (segment_ids > 0)[:, :, None] & (flags > 0)[:, None]
+    visible = same & ~pattern.window.mask(jnp.arange(segment_ids.shape[1])[None, :, None], places[:, None])
+    scores = jnp.einsum("blhd,bmhd->bhlm", inputs.query, keys, preferred_element_type=jnp.float32) * settings.scale
+    scores = jnp.where(visible[:, None], scores, _HIDDEN)
+    lse = lse * math.log(2)
+    total = jnp.logaddexp(lse, jax.nn.logsumexp(scores, axis=-1))
+    weights = jnp.exp(scores - total[..., None]).astype(values.dtype)
+    share = jnp.swapaxes(jnp.exp(lse - total), 1, 2)[..., None]
+    mixed = out * share + jnp.einsum("bhlm,bmhd->blhd", weights, values, preferred_element_type=jnp.float32)
+    return mixed.astype(out.dtype)

@@ -1,12 +1,9 @@
 """Attention kernels for Hopper GPUs in Pallas (Mosaic GPU): forward, gradient of queries, and gradients of keys and values.
 
-Each token sees an interval of tokens: those of its segment within its window. So the mask is two comparisons, and a tile of rows
-visits the columns between the first and the last that one of its rows sees. Sums are made in a fixed order, without atomic
-operations, so results are bitwise reproducible.
-
-In each kernel a warpgroup owns 64 rows: queries, or keys in the kernel of their gradients. It visits blocks of columns, which are
-copied to shared memory while it computes the blocks before them. Several thread blocks share a multiprocessor, so that one
-computes a softmax while another uses the tensor cores.
+In each kernel a warpgroup owns 64 rows: queries, or keys in the kernel of their gradients. It visits blocks of 64 columns (see
+`bertfam.kernels.attention.tiles`), which are copied to shared memory while it computes the blocks before them. Several thread blocks
+share a multiprocessor, so that one computes a softmax while another uses the tensor cores. Sums are made in a fixed order, without
+atomic operations, so results are bitwise reproducible.
 """
 
 import math
@@ -21,26 +18,13 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from bertfam.kernels.attention.interface import Inputs
-from bertfam.kernels.attention.patterns import Window
-from bertfam.kernels.attention.tiles import ROWS, intervals, steps
+from bertfam.kernels.attention.tiles import ROWS, Visits
 
-_LOG2_E = math.log2(math.e)
+# Measured on an H200, forward and each gradient: blocks of 128 columns or three stages are slower, in long rows too.
+_STAGES = 2  # steps whose columns are in shared memory at a time
+LOG2_E = math.log2(math.e)
 # Masked scores, and the least maximum of a row: exp2(_MASKED - _LEAST) is 0, so a row without columns has weights of 0.
 _MASKED, _LEAST = -1e30, -1e29
-
-
-@dataclass(frozen=True)
-class Tiling:
-    """Sizes of a kernel.
-
-    Attributes:
-      block: columns of a step.
-      stages: steps whose columns are in shared memory at a time.
-    """
-
-    block: int = 64
-    stages: int = 2
 
 
 @dataclass(frozen=True)
@@ -49,37 +33,31 @@ class Settings:
 
     Attributes:
       scale: factor of the scores.
-      forward, query_gradient, key_gradient: sizes of each kernel.
       interpret: True to interpret the kernels on a CPU, for tests.
     """
 
     scale: float
-    forward: Tiling = Tiling()
-    query_gradient: Tiling = Tiling()
-    key_gradient: Tiling = Tiling()
     interpret: bool = False
-
-    @property
-    def unit(self) -> int:
-        """Divisor of the lengths of queries and keys."""
-        return math.lcm(ROWS, *(tiling.block for tiling in (self.forward, self.query_gradient, self.key_gradient)))
 
 
 class _Kernel:
     """Parts that the three kernels share, for one call.
 
     Attributes:
-      settings, tiling: sizes.
+      settings: static settings.
       dtype: dtype of the products' operands.
       head_dim: width of a head.
+      group: query heads of each key head.
+      listed: True if tiles visit the columns that `Visits.columns` lists.
+      per_head: True if heads have steps of their own.
       vector: layout of one number a row.
     """
 
-    def __init__(self, settings: Settings, tiling: Tiling, array: jax.Array) -> None:
-        self.settings, self.tiling = settings, tiling
-        self.dtype, self.head_dim = array.dtype, array.shape[-1]
+    def __init__(self, settings: Settings, query: jax.Array, key: jax.Array, visits: Visits) -> None:
+        self.settings, self.dtype, self.head_dim = settings, query.dtype, query.shape[-1]
+        self.group = query.shape[2] // key.shape[2]
+        self.listed, self.per_head = visits.columns is not None, visits.steps.shape[1] > 1
         self.vector = plgpu.Layout.WGMMA.reduce(1)
-        self.shape = ROWS, tiling.block
 
     def call(
         self, body: Callable[..., None], grid: tuple[int, ...], outputs: Sequence[Any], scratch: Sequence[Any], *inputs: jax.Array
@@ -105,11 +83,11 @@ class _Kernel:
 
     def blocks(self) -> Any:
         """Return shared memory for the columns' vectors of all stages."""
-        return self.tokens(self.tiling.stages, self.tiling.block)
+        return self.tokens(_STAGES, ROWS)
 
     def barriers(self, copies: int = 1) -> Any:
         """Return a barrier for each stage, which is passed after a number of copies."""
-        return plgpu.Barrier(num_arrivals=copies, num_barriers=self.tiling.stages)
+        return plgpu.Barrier(num_arrivals=copies, num_barriers=_STAGES)
 
     def zeros(self, columns: int) -> jax.Array:
         """Return zeros for an accumulator."""
@@ -123,7 +101,7 @@ class _Kernel:
         return jnp.dot(a if isinstance(a, jax.Array) else a[...], b, preferred_element_type=jnp.float32)
 
     def scores(self, *operands: tuple[Any, Any], then: Callable[[jax.Array], jax.Array] = lambda x: x) -> list[jax.Array]:
-        """Return the products a b^T of [64, head_dim] and [block, head_dim]; `then` maps the first while the others run."""
+        """Return the products a b^T of matrices [64, head_dim]; `then` maps the first while the others run."""
         if self.settings.interpret:
             first, *others = (self._interpreted(a, b[...].T) for a, b in operands)
             return [then(first), *others]
@@ -135,10 +113,10 @@ class _Kernel:
             result = then(plgpu.wgmma_accumulator_load(first, wait_n=len(others)))
             return [result, *(accumulator[...] for accumulator in others)]
 
-        return pl.run_scoped(body, *[plgpu.ACC(self.shape, jnp.float32) for _ in operands])
+        return pl.run_scoped(body, *[plgpu.ACC((ROWS, ROWS), jnp.float32) for _ in operands])
 
     def add(self, *products: tuple[jax.Array, Any, Any]) -> list[jax.Array]:
-        """Return the sums of accumulators [64, head_dim] and products of [64, block] and [block, head_dim]."""
+        """Return the sums of accumulators [64, head_dim] and products of [64, 64] and [64, head_dim]."""
         if self.settings.interpret:
             return [accumulator + self._interpreted(a, b[...]) for accumulator, a, b in products]
 
@@ -150,7 +128,7 @@ class _Kernel:
 
     def along(self, vector: jax.Array, axis: int = 0, columns: int | None = None) -> jax.Array:
         """Repeat a number of each row (axis 0) or of each column (axis 1)."""
-        return lax.broadcast_in_dim(vector, (ROWS, columns or self.tiling.block), [axis])
+        return lax.broadcast_in_dim(vector, (ROWS, columns or ROWS), [axis])
 
     def masked(self, scores: jax.Array, low: jax.Array, high: jax.Array, start: jax.Array, bounds: Any) -> jax.Array:
         """Mask scores of the columns from `start` that are not in a row's interval."""
@@ -160,33 +138,42 @@ class _Kernel:
             visible = (columns >= self.along(low - start)) & (columns < self.along(high - start))
             return jnp.where(visible, scores, _MASKED)
 
-        inside = (start >= bounds[0]) & (start + self.tiling.block <= bounds[1])
+        inside = (start >= bounds[0]) & (start + ROWS <= bounds[1])
         return lax.cond(inside, lambda scores: scores, mask, scores)
 
     def exponent(self, scores: jax.Array, lse: jax.Array) -> jax.Array:
         """Return exp2 of scaled scores minus a logarithm."""
-        return jnp.exp2(scores * (self.settings.scale * _LOG2_E) - lse)
+        return jnp.exp2(scores * (self.settings.scale * LOG2_E) - lse)
 
     def columns(self, start: jax.Array) -> Any:
         """Return the slice of a step's columns."""
-        return pl.ds(pl.multiple_of(start, 8), self.tiling.block)
+        return pl.ds(pl.multiple_of(start, 8), ROWS)
+
+    def visits(self, steps: Any, listed: Any, row: jax.Array, head: jax.Array) -> tuple[Any, jax.Array, list[jax.Array]]:
+        """Return the function from a step to its first column, the number of steps, and the interval that all rows see."""
+        of_head, tile = head if self.per_head else 0, lax.axis_index("tile")
+        first, count, *bounds = (steps[row, of_head, tile, i] for i in range(4))
+
+        def start(step: jax.Array) -> jax.Array:
+            return listed[head, first + step] if self.listed else first + step * ROWS
+
+        return start, count, bounds
 
     def pipeline(self, count: jax.Array, issue: Any, visit: Any, free: Any, carry: Any) -> Any:
         """Run carry = visit(step, stage, carry) for each step; issue(step, stage) copies the columns of a later one."""
-        stages = self.tiling.stages
-        for stage in range(stages):
+        for stage in range(_STAGES):
             pl.when(stage < count)(partial(issue, jnp.int32(stage), stage))
 
         def iteration(step: jax.Array, carry: Any) -> Any:
-            ahead = step - 1 + stages
+            ahead = step - 1 + _STAGES
 
             @pl.when((step > 0) & (ahead < count))
             def _() -> None:
-                stage = lax.rem(ahead, jnp.int32(stages))
+                stage = lax.rem(ahead, jnp.int32(_STAGES))
                 plgpu.barrier_wait(free.at[stage])  # all warps have read the columns that were there
                 issue(ahead, stage)
 
-            stage = lax.rem(step, jnp.int32(stages))
+            stage = lax.rem(step, jnp.int32(_STAGES))
             carry = visit(step, stage, carry)
             plgpu.barrier_arrive(free.at[stage])
             return carry
@@ -216,53 +203,48 @@ def _group_head(head: jax.Array, group: int) -> jax.Array:
     return lax.div(head, jnp.int32(group)) if group > 1 else head
 
 
+def _inputs(visits: Visits) -> tuple[jax.Array, ...]:
+    """Return the arrays of the visits that a kernel reads."""
+    columns = jnp.zeros((1, 1), jnp.int32) if visits.columns is None else visits.columns
+    return visits.steps, columns, visits.low, visits.high
+
+
 @partial(jax.jit, static_argnames="settings")
 def forward(
-    query: jax.Array, key: jax.Array, value: jax.Array, low: jax.Array, high: jax.Array, settings: Settings
+    query: jax.Array, key: jax.Array, value: jax.Array, seen: Visits, settings: Settings
 ) -> tuple[jax.Array, jax.Array]:
     """Return the output [batch, length, heads, head_dim], and the base-2 log-sum-exp float32[batch, heads, length].
 
     Args:
-      query: [batch, length, heads, head_dim]; the length is a multiple of `settings.unit`.
+      query: [batch, length, heads, head_dim]; all lengths are multiples of 64.
       key: [batch, keys, key_heads, head_dim].
       value: [batch, keys, key_heads, head_dim].
-      low: int32[batch, length], the first key that each query sees.
-      high: int32[batch, length], the first key that it does not see after those; `low` or less if it sees none.
+      seen: the keys that the queries see.
       settings: static settings.
     """
-    (batch, length, heads, _), keys = query.shape, key.shape[1]
-    kernel = _Kernel(settings, settings.forward, query)
+    batch, length, heads, _ = query.shape
+    kernel = _Kernel(settings, query, key, seen)
     scratch = [
-        *(
-            kernel.tokens(ROWS),
-            plgpu.SMEM((2, ROWS), jnp.int32),
-            plgpu.SMEM((ROWS,), jnp.float32),
-            kernel.blocks(),
-            kernel.blocks(),
-        ),
+        *(kernel.tokens(ROWS), plgpu.SMEM((2, ROWS), jnp.int32), plgpu.SMEM((ROWS,), jnp.float32), kernel.blocks(), kernel.blocks()),
         *(plgpu.Barrier(num_arrivals=3), kernel.barriers(), kernel.barriers(), kernel.barriers()),
     ]
     outputs = [(query.shape, query.dtype), ((batch, heads, length), jnp.float32)]
-    tiles = steps(low, high, settings.forward.block, keys)
-    body = partial(_forward, kernel, heads // key.shape[2])
-    return kernel.call(body, (heads, length // ROWS, batch), outputs, scratch, tiles, low, high, query, key, value)
+    grid = heads, length // ROWS, batch
+    return kernel.call(partial(_forward, kernel), grid, outputs, scratch, *_inputs(seen), query, key, value)
 
 
-def _forward(kernel: _Kernel, group: int, *refs: Any) -> None:
-    tiles, low_ref, high_ref, q_ref, k_ref, v_ref, out_ref, lse_ref, *scratch = refs
+def _forward(kernel: _Kernel, *refs: Any) -> None:
+    steps, listed, low_ref, high_ref, q_ref, k_ref, v_ref, out_ref, lse_ref, *scratch = refs
     q_smem, interval, lse_smem, k_smem, v_smem, ready, k_ready, v_ready, free = scratch
     row, head, rows = _place()
-    key_head = _group_head(head, group)
-    _copy(
-        ready,
-        (q_ref.at[row, rows, head], q_smem),
-        *((ref.at[row, rows], interval.at[i]) for i, ref in enumerate((low_ref, high_ref))),
-    )
-    first, count, *bounds = (tiles[row, lax.axis_index("tile"), i] for i in range(4))
-    block, scale = kernel.tiling.block, kernel.settings.scale * _LOG2_E
+    key_head = _group_head(head, kernel.group)
+    sides = [(ref.at[row, rows], interval.at[i]) for i, ref in enumerate((low_ref, high_ref))]
+    _copy(ready, (q_ref.at[row, rows, head], q_smem), *sides)
+    start, count, bounds = kernel.visits(steps, listed, row, head)
+    scale = kernel.settings.scale * LOG2_E
 
     def issue(step: jax.Array, stage: Any) -> None:
-        columns = kernel.columns(first + step * block)
+        columns = kernel.columns(start(step))
         _copy(k_ready.at[stage], (k_ref.at[row, columns, key_head], k_smem.at[stage]))
         _copy(v_ready.at[stage], (v_ref.at[row, columns, key_head], v_smem.at[stage]))
 
@@ -270,7 +252,7 @@ def _forward(kernel: _Kernel, group: int, *refs: Any) -> None:
         low, high, out, largest, total = carry
         plgpu.barrier_wait(k_ready.at[stage])
         [scores] = kernel.scores((q_smem, k_smem.at[stage]))
-        scores = kernel.masked(scores, low, high, first + step * block, bounds)
+        scores = kernel.masked(scores, low, high, start(step), bounds)
         previous, largest = largest, jnp.maximum(largest, scores.max(axis=1) * scale)
         shrink = jnp.exp2(previous - largest)
         weights = kernel.exponent(scores, kernel.along(largest))
@@ -297,8 +279,7 @@ def query_gradient(
     value: jax.Array,
     gradient: jax.Array,
     statistics: tuple[jax.Array, jax.Array],
-    low: jax.Array,
-    high: jax.Array,
+    seen: Visits,
     settings: Settings,
 ) -> jax.Array:
     """Return the gradient of the queries.
@@ -306,34 +287,32 @@ def query_gradient(
     The arguments are those of `forward`, the gradient of its output, and float32[batch, heads, length] each its log-sum-exp and
     the sum of its output times the gradient.
     """
-    (batch, length, heads, _), keys = query.shape, key.shape[1]
-    kernel = _Kernel(settings, settings.query_gradient, query)
+    batch, length, heads, _ = query.shape
+    kernel = _Kernel(settings, query, key, seen)
     scratch = [
         *(kernel.tokens(ROWS), kernel.tokens(ROWS), plgpu.SMEM((2, ROWS), jnp.int32), plgpu.SMEM((2, ROWS), jnp.float32)),
         *(kernel.blocks(), kernel.blocks(), plgpu.Barrier(num_arrivals=6), kernel.barriers(2), kernel.barriers()),
     ]
-    tiles = steps(low, high, settings.query_gradient.block, keys)
-    body = partial(_query_gradient, kernel, heads // key.shape[2])
-    inputs = tiles, low, high, *statistics, query, gradient, key, value
-    return kernel.call(body, (heads, length // ROWS, batch), [(query.shape, query.dtype)], scratch, *inputs)[0]
+    inputs = *_inputs(seen), *statistics, query, gradient, key, value
+    grid = heads, length // ROWS, batch
+    return kernel.call(partial(_query_gradient, kernel), grid, [(query.shape, query.dtype)], scratch, *inputs)[0]
 
 
-def _query_gradient(kernel: _Kernel, group: int, *refs: Any) -> None:
-    tiles, low_ref, high_ref, lse_ref, delta_ref, q_ref, do_ref, k_ref, v_ref, dq_ref, *scratch = refs
+def _query_gradient(kernel: _Kernel, *refs: Any) -> None:
+    steps, listed, low_ref, high_ref, lse_ref, delta_ref, q_ref, do_ref, k_ref, v_ref, dq_ref, *scratch = refs
     q_smem, do_smem, interval, numbers, k_smem, v_smem, ready, kv_ready, free = scratch
     row, head, rows = _place()
-    key_head = _group_head(head, group)
+    key_head = _group_head(head, kernel.group)
     _copy(
         ready,
         *((ref.at[row, rows, head], smem) for ref, smem in ((q_ref, q_smem), (do_ref, do_smem))),
         *((ref.at[row, rows], interval.at[i]) for i, ref in enumerate((low_ref, high_ref))),
         *((ref.at[row, head, rows], numbers.at[i]) for i, ref in enumerate((lse_ref, delta_ref))),
     )
-    first, count, *bounds = (tiles[row, lax.axis_index("tile"), i] for i in range(4))
-    block = kernel.tiling.block
+    start, count, bounds = kernel.visits(steps, listed, row, head)
 
     def issue(step: jax.Array, stage: Any) -> None:
-        columns = kernel.columns(first + step * block)
+        columns = kernel.columns(start(step))
         pairs = (k_ref, k_smem), (v_ref, v_smem)
         _copy(kv_ready.at[stage], *((ref.at[row, columns, key_head], smem.at[stage]) for ref, smem in pairs))
 
@@ -342,8 +321,7 @@ def _query_gradient(kernel: _Kernel, group: int, *refs: Any) -> None:
         plgpu.barrier_wait(kv_ready.at[stage])
 
         def weigh(scores: jax.Array) -> jax.Array:
-            scores = kernel.masked(scores, low, high, first + step * block, bounds)
-            return kernel.exponent(scores, kernel.along(lse))
+            return kernel.exponent(kernel.masked(scores, low, high, start(step), bounds), kernel.along(lse))
 
         weights, slopes = kernel.scores((q_smem, k_smem.at[stage]), (do_smem, v_smem.at[stage]), then=weigh)
         slopes = (weights * (slopes - kernel.along(delta))).astype(kernel.dtype)
@@ -366,33 +344,28 @@ def key_gradient(
     value: jax.Array,
     gradient: jax.Array,
     statistics: tuple[jax.Array, jax.Array],
-    low: jax.Array,
-    high: jax.Array,
+    seeing: Visits,
     settings: Settings,
 ) -> tuple[jax.Array, jax.Array]:
     """Return the gradients of keys and values.
 
-    The arguments are those of `query_gradient`, but `low` and `high` are int32[batch, keys], the interval of queries that see
-    each key.
+    The arguments are those of `query_gradient`, but for the queries that see the keys.
     """
-    length, heads = query.shape[1:3]
     batch, keys, key_heads, _ = key.shape
-    kernel = _Kernel(settings, settings.key_gradient, query)
-    stages, block = kernel.tiling.stages, kernel.tiling.block
+    kernel = _Kernel(settings, query, key, seeing)
     scratch = [
         *(kernel.tokens(ROWS), kernel.tokens(ROWS), plgpu.SMEM((2, ROWS), jnp.int32), kernel.blocks(), kernel.blocks()),
-        *(plgpu.SMEM((stages, block), jnp.float32), plgpu.SMEM((stages, block), jnp.float32)),
+        *(plgpu.SMEM((_STAGES, ROWS), jnp.float32), plgpu.SMEM((_STAGES, ROWS), jnp.float32)),
         *(plgpu.Barrier(num_arrivals=4), kernel.barriers(4), kernel.barriers()),
     ]
     outputs = [(key.shape, key.dtype), (value.shape, value.dtype)]
-    tiles = steps(low, high, block, length)
-    body = partial(_key_gradient, kernel, heads // key_heads)
-    inputs = tiles, low, high, *statistics, query, gradient, key, value
-    return kernel.call(body, (key_heads, keys // ROWS, batch), outputs, scratch, *inputs)
+    inputs = *_inputs(seeing), *statistics, query, gradient, key, value
+    grid = key_heads, keys // ROWS, batch
+    return kernel.call(partial(_key_gradient, kernel), grid, outputs, scratch, *inputs)
 
 
-def _key_gradient(kernel: _Kernel, group: int, *refs: Any) -> None:
-    tiles, low_ref, high_ref, lse_ref, delta_ref, q_ref, do_ref, k_ref, v_ref, dk_ref, dv_ref, *scratch = refs
+def _key_gradient(kernel: _Kernel, *refs: Any) -> None:
+    steps, listed, low_ref, high_ref, lse_ref, delta_ref, q_ref, do_ref, k_ref, v_ref, dk_ref, dv_ref, *scratch = refs
     k_smem, v_smem, interval, q_smem, do_smem, lse_smem, delta_smem, ready, q_ready, free = scratch
     row, key_head, rows = _place()
     _copy(
@@ -400,18 +373,17 @@ def _key_gradient(kernel: _Kernel, group: int, *refs: Any) -> None:
         *((ref.at[row, rows, key_head], smem) for ref, smem in ((k_ref, k_smem), (v_ref, v_smem))),
         *((ref.at[row, rows], interval.at[i]) for i, ref in enumerate((low_ref, high_ref))),
     )
-    first, count, *bounds = (tiles[row, lax.axis_index("tile"), i] for i in range(4))
-    block = kernel.tiling.block
+    start, count, bounds = kernel.visits(steps, listed, row, key_head)
 
     def position(step: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return the head and the first query of a step: all steps of one head of the group, then those of the next."""
-        if group == 1:
-            return key_head, first + step * block
-        return key_head * group + lax.div(step, count), first + lax.rem(step, count) * block
+        if kernel.group == 1:
+            return key_head, start(step)
+        return key_head * kernel.group + lax.div(step, count), start(lax.rem(step, count))
 
     def issue(step: jax.Array, stage: Any) -> None:
-        head, start = position(step)
-        columns = kernel.columns(start)
+        head, first = position(step)
+        columns = kernel.columns(first)
         _copy(
             q_ready.at[stage],
             *((ref.at[row, columns, head], smem.at[stage]) for ref, smem in ((q_ref, q_smem), (do_ref, do_smem))),
@@ -424,8 +396,7 @@ def _key_gradient(kernel: _Kernel, group: int, *refs: Any) -> None:
         lse, delta = (plgpu.load(smem.at[stage], layout=plgpu.Layout.WGMMA.reduce(0)) for smem in (lse_smem, delta_smem))
 
         def weigh(scores: jax.Array) -> jax.Array:
-            scores = kernel.masked(scores, low, high, position(step)[1], bounds)
-            return kernel.exponent(scores, kernel.along(lse, 1))
+            return kernel.exponent(kernel.masked(scores, low, high, position(step)[1], bounds), kernel.along(lse, 1))
 
         weights, slopes = kernel.scores((k_smem, q_smem.at[stage]), (v_smem, do_smem.at[stage]), then=weigh)
         slopes = (weights * (slopes - kernel.along(delta, 1))).astype(kernel.dtype)
@@ -435,52 +406,45 @@ def _key_gradient(kernel: _Kernel, group: int, *refs: Any) -> None:
     plgpu.barrier_wait(ready)
     low, high = (plgpu.load(interval.at[i], layout=kernel.vector) for i in range(2))
     carry = low, high, kernel.zeros(kernel.head_dim), kernel.zeros(kernel.head_dim)
-    *_, dk, dv = kernel.pipeline(count * group, issue, visit, free, carry)
+    *_, dk, dv = kernel.pipeline(count * kernel.group, issue, visit, free, carry)
     k_smem[...] = (dk * kernel.settings.scale).astype(kernel.dtype)
     v_smem[...] = dv.astype(kernel.dtype)
     _write((k_smem, dk_ref.at[row, rows, key_head]), (v_smem, dv_ref.at[row, rows, key_head]))
 
 
-Interval = tuple[jax.Array, jax.Array]
-
-
 @partial(jax.custom_vjp, nondiff_argnums=(5,))
-def _attend(
-    query: jax.Array, key: jax.Array, value: jax.Array, seen: Interval, seeing: Interval, settings: Settings
-) -> jax.Array:
-    return _attend_forward(query, key, value, seen, seeing, settings)[0]
+def attend(
+    query: jax.Array, key: jax.Array, value: jax.Array, seen: Visits, seeing: Visits, settings: Settings
+) -> tuple[jax.Array, jax.Array]:
+    """Compute attention, and the base-2 log-sum-exp of the scores, as `forward` does.
+
+    Args:
+      query: [batch, length, heads, head_dim]; all lengths are multiples of 64.
+      key: [batch, keys, key_heads, head_dim].
+      value: [batch, keys, key_heads, head_dim].
+      seen: the keys that the queries see.
+      seeing: the queries that see the keys.
+      settings: static settings.
+    """
+    return forward(query, key, value, seen, settings)
 
 
 def _attend_forward(
-    query: jax.Array, key: jax.Array, value: jax.Array, seen: Interval, seeing: Interval, settings: Settings
-) -> tuple[jax.Array, Any]:
-    out, lse = forward(query, key, value, *seen, settings)
-    return out, (query, key, value, out, lse, seen, seeing)
+    query: jax.Array, key: jax.Array, value: jax.Array, seen: Visits, seeing: Visits, settings: Settings
+) -> tuple[tuple[jax.Array, jax.Array], Any]:
+    out, lse = forward(query, key, value, seen, settings)
+    return (out, lse), (query, key, value, out, lse, seen, seeing)
 
 
-def _attend_backward(settings: Settings, saved: Any, gradient: jax.Array) -> Any:
+def _attend_backward(settings: Settings, saved: Any, gradients: tuple[jax.Array, jax.Array]) -> Any:
     query, key, value, out, lse, seen, seeing = saved
-    # float32[batch, heads, length]
-    delta = jnp.einsum("blhd,blhd->bhl", out.astype(jnp.float32), gradient.astype(jnp.float32))
+    gradient, lse_gradient = gradients
+    # float32[batch, heads, length]; the derivative of a log-sum-exp by a score is its weight
+    delta = jnp.einsum("blhd,blhd->bhl", out.astype(jnp.float32), gradient.astype(jnp.float32)) - lse_gradient * LOG2_E
     arrays = query, key, value, gradient, (lse, delta)
-    dq = query_gradient(*arrays, *seen, settings)
-    dk, dv = key_gradient(*arrays, *seeing, settings)
+    dq = query_gradient(*arrays, seen, settings)
+    dk, dv = key_gradient(*arrays, seeing, settings)
     return dq, dk, dv, None, None
 
 
-_attend.defvjp(_attend_forward, _attend_backward)
-
-
-def attend(inputs: Inputs, pattern: Window, settings: Settings) -> jax.Array:
-    """Compute attention on one device; shapes as in `Inputs`. The output at padding is 0."""
-    length, unit = inputs.query.shape[1], settings.unit
-
-    def padded(array: jax.Array) -> jax.Array:
-        return jnp.pad(array, [(0, 0), (0, -array.shape[1] % unit), *[(0, 0)] * (array.ndim - 2)])
-
-    query, key, value, query_ids = (padded(array) for array in inputs[:4])
-    key_ids = None if inputs.key_segment_ids is None else padded(inputs.key_segment_ids)
-    seen = intervals(query_ids, key_ids, pattern.left, pattern.right)
-    others = (query_ids, None) if key_ids is None else (key_ids, query_ids)
-    seeing = intervals(*others, pattern.right, pattern.left)
-    return _attend(query, key, value, seen, seeing, settings)[:, :length]
+attend.defvjp(_attend_forward, _attend_backward)

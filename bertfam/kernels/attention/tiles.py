@@ -1,10 +1,36 @@
-"""Intervals of tokens that tokens see, and the steps in which a tile of rows visits them."""
+"""The blocks of columns that a tile of rows of the attention scores visits, and the columns that each row sees.
+
+Rows are queries and columns keys; for the gradients of keys, rows are keys and columns queries. A row sees an interval of the
+columns that its tile visits, so that a mask is two comparisons.
+"""
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-ROWS = 64  # of a tile
+from bertfam.kernels.attention.patterns import BlockSparse
+
+ROWS = 64  # of a tile, and columns of a block
+
+
+class Visits(NamedTuple):
+    """Blocks that each tile visits.
+
+    Attributes:
+      low: int32[batch, rows], the first column that each row sees.
+      high: int32[batch, rows], the first after them that it does not see; at most `low` if it sees none.
+      steps: int32[batch, heads or 1, tiles, 4]: the first column of a tile, or its first place in `columns`, its number of
+        blocks, and the interval of columns that all its rows see.
+      columns: int32[heads, places], first columns of blocks; None: the blocks of a tile are consecutive.
+    """
+
+    low: jax.Array
+    high: jax.Array
+    steps: jax.Array
+    columns: jax.Array | None = None
 
 
 def intervals(
@@ -39,15 +65,54 @@ def intervals(
     return jnp.where(visible, low, 0), jnp.where(visible, high, 0)
 
 
-def steps(low: jax.Array, high: jax.Array, block: int, columns: int) -> jax.Array:
-    """Return int32[batch, tiles, 4] for tiles of rows that see the columns [low, high): the first column and the steps.
+def interval_visits(low: jax.Array, high: jax.Array, columns: int) -> Visits:
+    """Return the visits of all blocks between the first and the last column that a row of the tile sees.
 
-    The last two are the interval of columns that all rows of the tile see.
+    Args:
+      low: int32[batch, rows], the first column that a row sees.
+      high: int32[batch, rows], the first after them that it does not see.
+      columns: the number of columns, a multiple of 64.
     """
-    batch, length = low.shape
-    low, high = (array.reshape(batch, length // ROWS, ROWS) for array in (low, high))
+    lows, highs = (_tiled(side) for side in (low, high))
     # Copies start at multiples of 8 columns.
-    first = jnp.where(low < high, low, columns).min(-1) // 8 * 8
-    count = jnp.maximum(-(-(high.max(-1) - first) // block), 0)
-    first = jnp.clip(first, 0, columns - count * block)
-    return jnp.stack([first, count, low.max(-1), high.min(-1)], axis=-1)
+    first = jnp.where(lows < highs, lows, columns).min(-1) // 8 * 8
+    count = jnp.maximum(-(-(highs.max(-1) - first) // ROWS), 0)
+    first = jnp.clip(first, 0, columns - count * ROWS)
+    return Visits(low, high, jnp.stack([first, count, lows.max(-1), highs.min(-1)], axis=-1)[:, None])
+
+
+def listed_visits(low: jax.Array, high: jax.Array, tiles: jax.Array, blocks: jax.Array) -> Visits:
+    """Return the visits of listed blocks.
+
+    Args:
+      low: int32[batch, rows], the first column that a row sees of those that its tile visits.
+      high: int32[batch, rows], the first after them that it does not see.
+      tiles: int32[heads, pairs]; a tile of rows visits the block of columns at the same place of `blocks`.
+      blocks: int32[heads, pairs]; a tile that visits a block several times counts it as often.
+    """
+    lows, highs = (_tiled(side) for side in (low, high))
+    batch, count = lows.shape[:2]
+    ordered = jnp.sort(tiles * count + blocks, axis=-1)
+    visits = jnp.sum(tiles[:, :, None] == jnp.arange(count), axis=1, dtype=jnp.int32)  # [heads, tiles]
+    first = jnp.cumsum(visits, axis=1) - visits
+    shape = batch, *visits.shape
+    of_heads = (jnp.broadcast_to(part[None], shape) for part in (first, visits))
+    of_rows = (jnp.broadcast_to(part[:, None], shape) for part in (lows.max(-1), highs.min(-1)))
+    return Visits(low, high, jnp.stack([*of_heads, *of_rows], axis=-1), ordered % count * ROWS)
+
+
+def block_sparse_pairs(pattern: BlockSparse, random_blocks: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the blocks of queries and of keys of each pair of blocks of the pattern, int32[heads, pairs] each."""
+    assert pattern.blocks is not None
+    last, heads = pattern.blocks - 1, random_blocks.shape[0]
+    pairs = [(end, block) for end in (0, last) for block in range(last + 1)]
+    for block in range(1, last):
+        pairs += [(block, other) for other in sorted({0, block - 1, block, block + 1, last})]
+    fixed = np.broadcast_to(np.array(pairs, np.int32).T[:, None], (2, heads, len(pairs)))
+    middle = np.repeat(np.arange(1, last, dtype=np.int32), pattern.random)
+    queries = np.concatenate([fixed[0], np.broadcast_to(middle, (heads, middle.size))], axis=1)
+    return jnp.asarray(queries), jnp.concatenate([fixed[1], random_blocks.reshape(heads, -1)], axis=1)
+
+
+def _tiled(rows: jax.Array) -> jax.Array:
+    return rows.reshape(rows.shape[0], -1, ROWS)
