@@ -3,9 +3,9 @@
     python -m benchmarks.attention_backends --lengths 128,1024,8192 --json attention.json
 
 Each batch has the same number of tokens, in rows of each length. The works are attention to all tokens (full), to previous ones
-(causal), within the segments of packed rows, 300 tokens on average (packed), there within 64 tokens on each side (window), and the
-patterns of BigBird-base and Longformer-base with 16 global tokens. The error is that of the output or of a gradient, whichever is
-largest, relative to the reference in float32, in rows of up to 2,048 tokens.
+(causal), within the segments of packed rows, 300 tokens on average (packed), there within 64 tokens on each side (window), and
+the patterns of BigBird-base and Longformer-base with 16 global tokens. The error is that of the output or of a gradient,
+whichever is largest, relative to the reference in float32, in rows of up to 2,048 tokens.
 Peers that are not installed are left out.
 """
 
@@ -144,7 +144,9 @@ def _boundaries(segment_ids: np.ndarray) -> tuple[jax.Array, jax.Array, np.ndarr
 
 def results(run: Run, inputs: Inputs, gradient: jax.Array) -> tuple[jax.Array, ...]:
     """Return the output, and the gradients of queries, keys and values."""
-    output, pull_back = jax.vjp(lambda *arrays: run(inputs._replace(query=arrays[0], key=arrays[1], value=arrays[2])), *inputs[:3])
+    output, pull_back = jax.vjp(
+        lambda *arrays: run(inputs._replace(query=arrays[0], key=arrays[1], value=arrays[2])), *inputs[:3]
+    )
     return output, *pull_back(gradient)
 
 

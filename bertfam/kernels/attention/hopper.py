@@ -144,7 +144,9 @@ def _global_tokens(inputs: Inputs, pattern: GlobalTokens, settings: "Settings") 
     keys, values = (jnp.repeat(array, group, axis=2) if group > 1 else array for array in (keys, values))
     segment_ids = inputs.segment_ids
     # bool[batch, length, most]
-    same = (segment_ids[:, :, None] == gather(segment_ids, places)[:, None]) & (segment_ids > 0)[:, :, None] & (flags > 0)[:, None]
+    same = (
+        (segment_ids[:, :, None] == gather(segment_ids, places)[:, None]) & (segment_ids > 0)[:, :, None] & (flags > 0)[:, None]
+    )
     visible = same & ~pattern.window.mask(jnp.arange(segment_ids.shape[1])[None, :, None], places[:, None])
     scores = jnp.einsum("blhd,bmhd->bhlm", inputs.query, keys, preferred_element_type=jnp.float32) * settings.scale
     scores = jnp.where(visible[:, None], scores, _HIDDEN)

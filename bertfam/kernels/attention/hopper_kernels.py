@@ -1,9 +1,9 @@
 """Attention kernels for Hopper GPUs in Pallas (Mosaic GPU): forward, gradient of queries, and gradients of keys and values.
 
 In each kernel a warpgroup owns 64 rows: queries, or keys in the kernel of their gradients. It visits blocks of 64 columns (see
-`bertfam.kernels.attention.tiles`), which are copied to shared memory while it computes the blocks before them. Several thread blocks
-share a multiprocessor, so that one computes a softmax while another uses the tensor cores. Sums are made in a fixed order, without
-atomic operations, so results are bitwise reproducible.
+`bertfam.kernels.attention.tiles`), which are copied to shared memory while it computes the blocks before them. Several thread
+blocks share a multiprocessor, so that one computes a softmax while another uses the tensor cores. Sums are made in a fixed
+order, without atomic operations, so results are bitwise reproducible.
 """
 
 import math
@@ -210,9 +210,7 @@ def _inputs(visits: Visits) -> tuple[jax.Array, ...]:
 
 
 @partial(jax.jit, static_argnames="settings")
-def forward(
-    query: jax.Array, key: jax.Array, value: jax.Array, seen: Visits, settings: Settings
-) -> tuple[jax.Array, jax.Array]:
+def forward(query: jax.Array, key: jax.Array, value: jax.Array, seen: Visits, settings: Settings) -> tuple[jax.Array, jax.Array]:
     """Return the output [batch, length, heads, head_dim], and the base-2 log-sum-exp float32[batch, heads, length].
 
     Args:
@@ -225,7 +223,13 @@ def forward(
     batch, length, heads, _ = query.shape
     kernel = _Kernel(settings, query, key, seen)
     scratch = [
-        *(kernel.tokens(ROWS), plgpu.SMEM((2, ROWS), jnp.int32), plgpu.SMEM((ROWS,), jnp.float32), kernel.blocks(), kernel.blocks()),
+        *(
+            kernel.tokens(ROWS),
+            plgpu.SMEM((2, ROWS), jnp.int32),
+            plgpu.SMEM((ROWS,), jnp.float32),
+            kernel.blocks(),
+            kernel.blocks(),
+        ),
         *(plgpu.Barrier(num_arrivals=3), kernel.barriers(), kernel.barriers(), kernel.barriers()),
     ]
     outputs = [(query.shape, query.dtype), ((batch, heads, length), jnp.float32)]
