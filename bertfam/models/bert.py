@@ -59,6 +59,7 @@ class BertConfig(Sizes):
     objective_file: ClassVar[str] = "objectives/mlm.gin"
     kind: ClassVar[Kind] = "encoder"
     published_vocab_size: ClassVar[int | None] = 30_522
+    norm_after_dropout: ClassVar[bool] = False  # of the embeddings, where BigBird has the other order
 
     embedding_size: int | None = None
     type_vocab_size: int = 2
@@ -140,7 +141,7 @@ class BertConfig(Sizes):
 
 
 class Embeddings(nn.Module):
-    """dropout(LN(word + position + type)), then a linear projection where tables have another width."""
+    """dropout(LN(word + position + type)), or LN(dropout(...)), then a linear projection where tables have another width."""
 
     config: BertConfig
     execution: Execution = Execution()
@@ -163,8 +164,10 @@ class Embeddings(nn.Module):
             hidden = hidden + (types.astype(dtype) if one else lookup_few(types, token_type_ids, dtype))
         for name, rows in config.first_rows.items():
             hidden = hidden + table(rows, axis=name, name=name)()[0].astype(dtype)
-        hidden = LayerNorm(config.layer_norm_epsilon, dtype, name="norm")(hidden)
-        hidden = Dropout(config.dropout_rate, name="dropout")(hidden, train=train)
+        layers: list[Any] = [LayerNorm(config.layer_norm_epsilon, dtype, name="norm")]
+        layers.insert(0 if config.norm_after_dropout else 1, partial(Dropout(config.dropout_rate, name="dropout"), train=train))
+        for layer in layers:
+            hidden = layer(hidden)
         if config.table_width != config.hidden_size:
             # [batch, length, width] -> [batch, length, embed]
             hidden = Dense((config.hidden_size,), ("embed", None), dtype, kernel_init=normal, name="projection")(hidden)

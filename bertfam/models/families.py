@@ -24,6 +24,7 @@ FAMILIES = (
     FamilyModule("bertfam.models.bert", "BertConfig", "BERT"),
     FamilyModule("bertfam.models.albert", "AlbertConfig", "ALBERT"),
     FamilyModule("bertfam.models.bart", "BartConfig", "BART"),
+    FamilyModule("bertfam.models.bigbird", "BigBirdConfig", "BIGBIRD"),
     FamilyModule("bertfam.models.distilbert", "DistilBertConfig", "DISTILBERT"),
     FamilyModule("bertfam.models.electra", "ElectraConfig", "ELECTRA"),
     FamilyModule("bertfam.models.ernie", "ErnieConfig", "ERNIE"),
