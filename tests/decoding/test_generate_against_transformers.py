@@ -23,7 +23,6 @@ PROMPTS += [f"so it ends.{END}Then next one", f"{END}ab{END}", f"The end{END}{EN
 PROMPTS = [PROMPTS[place] for place in np.random.default_rng(1).permutation(len(PROMPTS))]
 BEAMS = BeamSearch(4, length_penalty=1.5), Limits(14, min_new_tokens=2, no_repeat_ngrams=2), 3
 CASES = [
-    ("gpt2", Greedy(), Limits(16), 1),
     ("gpt2", *BEAMS),
     ("opt", *BEAMS),
     ("t5", Greedy(), Limits(16), 1),

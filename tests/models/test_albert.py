@@ -96,18 +96,18 @@ def test_shared_layers_match_equal_layers_and_sum_their_gradients(shared):
         assert_agree(module, summed)
 
 
-@pytest.mark.parametrize("sharing", ["all", "attention"])
-def test_scan_and_unroll_agree(sharing):
+def test_scan_and_unroll_agree():
     """Dropout differs by layer though parameters do not."""
-    config, key = dataclasses.replace(SMALL, sharing=sharing), jax.random.key(7)
+    executions, key = [Execution(layers=layers, attention="reference") for layers in ("scan", "unroll")], jax.random.key(7)
     ((_, hidden), gradient), ((_, unrolled), unrolled_gradient) = (
-        small_bert.loss_and_gradient(
-            small_bert.random_params(config), config, Execution(layers=layers, attention="reference"), key
-        )
-        for layers in ("scan", "unroll")
+        small_bert.loss_and_gradient(small_bert.random_params(SMALL), SMALL, execution, key) for execution in executions
     )
     np.testing.assert_allclose(unrolled, hidden, atol=1e-5, rtol=1e-5)
     assert_agree(unrolled_gradient, gradient)
+    config = dataclasses.replace(SMALL, sharing="attention")
+    params, inputs = small_bert.random_params(config), small_bert.batch(config)
+    hidden, unrolled = (small_bert.apply(params, inputs, config, execution, key)[0] for execution in executions)
+    np.testing.assert_allclose(unrolled, hidden, atol=1e-5, rtol=1e-5)
 
 
 def test_initial_values_are_those_of_the_first_unshared_layer():

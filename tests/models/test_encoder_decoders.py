@@ -168,25 +168,25 @@ def test_cache_changes_no_logits(name):
 
 
 def test_unrolling_and_rematerialisation_change_nothing():
-    """Losses and gradients are compared, with dropout on and with a row that has nothing in the encoder."""
+    """Losses are compared, with dropout on and with a row that has nothing in the encoder, whose gradients are finite.
+
+    tests/layers/test_stack.py compares gradients.
+    """
     config = dataclasses.replace(CONFIGS["mt5"], num_layers=2, dropout_rate=0.2)
     params, rows = halved(seq2seq_parity.random_params(config)), packed_rows()
 
-    def gradients(execution):
-        def loss(params):
-            rngs = {"dropout": jax.random.key(3)}
-            hidden, _ = seq2seq_parity.outputs(config, params, rows, execution, train=True, rngs=rngs)
-            return jnp.mean(jax.nn.logsumexp(logits(config, params, hidden, execution), axis=-1))
+    def loss(params, execution):
+        rngs = {"dropout": jax.random.key(3)}
+        hidden, _ = seq2seq_parity.outputs(config, params, rows, execution, train=True, rngs=rngs)
+        losses = jax.nn.logsumexp(logits(config, params, hidden, execution), axis=-1)
+        return jnp.mean(losses), losses
 
-        return jax.device_get(jax.jit(jax.value_and_grad(loss))(params))
-
-    value, expected = gradients(Execution(attention="reference"))
-    assert all(np.all(np.isfinite(leaf)) and np.any(leaf != 0) for leaf in jax.tree.leaves(expected))
-    actual, gradient = gradients(Execution(attention="reference", layers="unroll", remat="full"))
-    assert float(actual) == pytest.approx(float(value), rel=1e-6)
-    for one, other in zip(jax.tree.leaves(gradient), jax.tree.leaves(expected), strict=True):
-        one, other = np.asarray(one), np.asarray(other)
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-5 * max(1.0, np.max(np.abs(other))))
+    run = jax.jit(jax.value_and_grad(loss, has_aux=True), static_argnums=1)
+    (_, expected), gradient = jax.device_get(run(params, Execution(attention="reference")))
+    assert all(np.all(np.isfinite(leaf)) and np.any(leaf != 0) for leaf in jax.tree.leaves(gradient))
+    unrolled = Execution(attention="reference", layers="unroll", remat="full")
+    _, actual = jax.device_get(jax.jit(loss, static_argnums=1)(params, unrolled))
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
 
 def halved(params):

@@ -33,7 +33,6 @@ from bertfam.models.xlnet import XLNetConfig  # noqa: E402
 from bertfam.objectives.albert import MlmSop  # noqa: E402
 from bertfam.objectives.causal_lm import CausalLm  # noqa: E402
 from bertfam.objectives.electra import Electra  # noqa: E402
-from bertfam.objectives.mlm import Mlm  # noqa: E402
 from bertfam.objectives.permutation_lm import PermutationLm  # noqa: E402
 from bertfam.objectives.sequence_to_sequence import SequenceToSequence  # noqa: E402
 from bertfam.objectives.spanbert import MlmSbo  # noqa: E402
@@ -59,10 +58,14 @@ T5 = T5Config(**SIZES, head_dim=8, feed_forward_size=32, dropout_rate=0.1)
 CASES = {
     # objective, rows, microbatches on eight devices
     "distillation": (ALL, TEXT, 1),
-    "sop": (MlmSop(AlbertConfig(**NARROW)), TextData(rows=SentencePairs(relation="order")), 1),
+    # Each microbatch has its own dropout, so this objective has none.
+    "sop in microbatches": (MlmSop(AlbertConfig(**NARROW)), TextData(rows=SentencePairs(relation="order")), 4),
     "structure": (MlmStructure(BERT), SHUFFLED, 1),
-    "sbo": (MlmSbo(BERT, places=PLACES, place_size=6), dataclasses.replace(TEXT, corruption=SPANS), 1),
-    "modernbert": (Mlm(ModernBertConfig(**SIZES, **LONGEST, feed_forward_size=16, window=4)), TEXT, 1),
+    "sbo of modernbert": (
+        MlmSbo(ModernBertConfig(**SIZES, **LONGEST, feed_forward_size=16, window=4), places=PLACES, place_size=6),
+        dataclasses.replace(TEXT, corruption=SPANS),
+        1,
+    ),
     "decoder": (
         CausalLm(Gpt2Config(**SIZES, **LONGEST, feed_forward_size=32, dropout_rate=0.1), chunk=8),
         TextData(rows=Chunks(), corruption=NextTokens()),
@@ -79,8 +82,6 @@ CASES = {
         TextData(rows=RecurrentPairs(), corruption=PermutationNoise(), order="streams"),
         1,
     ),
-    # Each microbatch has its own dropout, so this objective has none.
-    "microbatches": (tiny.objective(), TextData(rows=SentencePairs()), 4),
 }
 
 

@@ -41,7 +41,7 @@ def results(folder):
 
 
 def test_losses_and_gradients_are_those_of_one_device(results):
-    """The run has dropout and 20 updates in float32, five on each of four presets, on 8, 8, 4 and 2 devices."""
+    """The run has dropout and 20 updates in float32 on three presets, on 8, 8 and 2 devices."""
     alone = np.array(results["one"]["losses"])
     assert len(alone) == 20 and alone[-4:].mean() < alone[:4].mean() - 0.2
     assert list(results["turns"]) == [name for name, _, _ in TURNS]
@@ -52,7 +52,6 @@ def test_losses_and_gradients_are_those_of_one_device(results):
 
 
 def test_every_preset_builds_its_mesh(results):
-    """Those that are not trained have the axes of one that is, or a part of them."""
     shapes = {mesh: {axis: size for axis, size in shape.items() if size > 1} for mesh, shape in results["shapes"].items()}
     assert shapes == {
         "data": {"data": 8},
@@ -64,7 +63,11 @@ def test_every_preset_builds_its_mesh(results):
         "sequence": {"data": 2, "sequence": 4},
         "slices": {"replica": 2, "fsdp": 4},
     }
-    assert "data" in results["optimizer"]["zero1"] and "data" not in results["optimizer"]["data"]
+    assert {name: "data" in turn["optimizer"] for name, turn in results["turns"].items()} == {
+        "slices": False,
+        "fsdp_tensor": False,
+        "zero1": True,
+    }
 
 
 def test_parameters_start_from_the_same_bits_and_are_split(results):
@@ -73,7 +76,6 @@ def test_parameters_start_from_the_same_bits_and_are_split(results):
     assert {name: (turn["kernel"], turn["share"]) for name, turn in turns.items()} == {
         "slices": ([2, 32, 32], [2, 8, 32]),
         "fsdp_tensor": ([2, 32, 32], [2, 16, 8]),
-        "sequence": ([2, 32, 32], [2, 32, 32]),
         "zero1": ([2, 32, 32], [2, 32, 32]),
     }
 
@@ -86,10 +88,10 @@ def test_devices_hold_their_own_rows_of_the_batch(results):
 
 
 def test_checkpoint_is_restored_on_any_number_of_devices(folder, results):
-    """The state comes from 8 devices to 8 others, from these to 4, to 2, and to 3 and 1."""
+    """The state comes from 8 devices to 8 others, from these to 2, and to 3 and 1."""
     for name, turn in results["turns"].items():
         assert turn["saved"] in (None, turn["first"]), name
-    assert [turn["saved"] is None for turn in results["turns"].values()] == [True, False, False, False]
+    assert [turn["saved"] is None for turn in results["turns"].values()] == [True, False, False]
     assert results["three"] == results["saved"]["digest"]
     # This process has a single device.
     assert jax.device_count() == 1

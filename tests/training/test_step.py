@@ -97,7 +97,7 @@ def test_loss_is_the_mean_over_all_targets():
     aux = {"teacher": jnp.arange(3.0)}
     for microbatches in (1, 2, 4):
         state = TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), {}, aux, {}, jnp.zeros((), jnp.int32))
-        updated, metrics = make_train_step(Constant(), optimizer, seed=0, microbatches=microbatches)(state, batch)
+        updated, metrics = jax.jit(make_train_step(Constant(), optimizer, seed=0, microbatches=microbatches))(state, batch)
         assert float(1 - updated.params["w"]) == pytest.approx(120 / 110, abs=1e-6)
         assert float(metrics["loss"].total) == pytest.approx(120 / 110) and float(metrics["loss"].weight) == 1
         assert np.array_equal(updated.aux["teacher"], aux["teacher"])

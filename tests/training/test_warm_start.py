@@ -14,7 +14,7 @@ from bertfam.models.electra import ElectraConfig
 from bertfam.models.modernbert import ModernBertConfig
 from bertfam.objectives.electra import Electra
 from bertfam.objectives.mlm import Mlm
-from bertfam.training.optimizers import Adafactor, AdamW, Lamb, Lion, Muon
+from bertfam.training.optimizers import Adafactor, AdamW, Lamb, Muon
 from bertfam.training.run import Run
 from bertfam.training.stages import Stage
 from bertfam.training.trainer import Trainer
@@ -28,8 +28,7 @@ KEPT = {0: 0, 1: 2, 2: 1, 3: 3, 4: 49, 139: 30}
 SPELT = {7: (4, 30), 130: (9, 9, 8)}
 OBJECTIVES = {
     "bert": Mlm(BertConfig(**SIZES)),
-    "untied": Mlm(BertConfig(**SIZES, tie_embeddings=False)),
-    "in files its tables are padded": Mlm(BertConfig(**SIZES, table_rows=200)),
+    "untied, with padded tables in files": Mlm(BertConfig(**SIZES, tie_embeddings=False, table_rows=200)),
     "albert": Mlm(AlbertConfig(embedding_size=8, **SIZES)),
     "modernbert": Mlm(ModernBertConfig(**SIZES)),
     "electra": Electra(ElectraConfig(**SIZES | {"embedding_size": 8}), generator_width=0.5),
@@ -44,14 +43,20 @@ def origins():
     return Origins(NEW, np.array(pieces, np.int32), np.array([piece in KEPT for piece in pieces]), rows, counts)
 
 
+def run_of(objective, size, optimizer=ADAM):
+    return Run(
+        objective=objective, data=TextData(), stages=(Stage(4, 16, 8),), optimizer=optimizer, average_decay=0.9
+    ).sized(size)
+
+
 def trainer_of(objective, size, optimizer=ADAM):
-    run = Run(objective=objective, data=TextData(), stages=(Stage(4, 16, 8),), optimizer=optimizer, average_decay=0.9).sized(size)
+    run = run_of(objective, size, optimizer)
     return Trainer(run, run.mesh.build(jax.devices()[:1]))
 
 
-def randomised(tree, seed):
+def randomised(boxed, seed):
     generator = np.random.default_rng(seed)
-    return jax.tree.map(lambda leaf: generator.normal(size=leaf.shape).astype(leaf.dtype), tree)
+    return jax.tree.map(lambda leaf: generator.normal(size=leaf.shape).astype(leaf.dtype), nn.unbox(boxed))
 
 
 def leaves(tree, is_leaf=None):
@@ -83,14 +88,14 @@ def assert_rows(actual, old, fresh, axis, *, spelt=True):
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_parameters_of_every_family(name):
     objective = OBJECTIVES[name]
-    old = randomised(trainer_of(objective, OLD).abstract_state.params, 1)
+    old = randomised(run_of(objective, OLD).boxed_params, 1)
     trainer = trainer_of(objective, NEW)
     fresh, state = trainer.new_state(), WarmStart("other", old, origins()).state(trainer)
     names, params, before, new = axes_of(trainer, "params"), *map(leaves, (state.params, old, fresh.params))
     assert params.keys() == before.keys()
     tables = [path for path in params if "vocab" in names[path]]
     biases = {path[0] for path in tables if path[-1] == "bias"}
-    assert len(tables) == (3 if name == "untied" else 2) and biases == {"mlm_head"}
+    assert len(tables) == (3 if name.startswith("untied") else 2) and biases == {"mlm_head"}
     for path, leaf in params.items():
         if path in tables:
             assert_rows(leaf, before[path], new[path], names[path].index("vocab"))
@@ -102,7 +107,7 @@ def test_parameters_of_every_family(name):
 
 def test_only_kept_rows_are_copied_without_means():
     trainer = trainer_of(OBJECTIVES["bert"], NEW)
-    old = randomised(trainer_of(OBJECTIVES["bert"], OLD).abstract_state.params, 1)
+    old = randomised(run_of(OBJECTIVES["bert"], OLD).boxed_params, 1)
     state = WarmStart("other", {"encoder": old["encoder"]}, origins().of_known).state(trainer)
     table, fresh = (tree.params["encoder"]["embeddings"]["word"]["table"] for tree in (state, trainer.new_state()))
     assert_rows(table, old["encoder"]["embeddings"]["word"]["table"], fresh, 0, spelt=False)
@@ -115,10 +120,8 @@ WHOLE = ("encoder", "mlm_head")
 @pytest.mark.parametrize(
     ("optimizer", "parts"),
     [
-        (AdamW(), WHOLE),
         (AdamW(), ("encoder",)),
         (Lamb(), WHOLE),
-        (Lion(), WHOLE),
         (Muon(), WHOLE),
         (Adafactor(min_size_to_factor=8), WHOLE),
     ],
@@ -126,7 +129,7 @@ WHOLE = ("encoder", "mlm_head")
 )
 def test_moments_of_copied_parameters_are_copied(optimizer, parts):
     """New tokens and parts that are not copied have moments of 0; the optimizer's count continues, the run's starts anew."""
-    before = trainer_of(OBJECTIVES["bert"], OLD, optimizer).abstract_state
+    before = run_of(OBJECTIVES["bert"], OLD, optimizer).boxed_state
     old, moments = randomised(before.params, 1), leaves(randomised(before.opt_state, 2))
     moments = {path: np.full_like(leaf, 17) if leaf.dtype == np.int32 else leaf for path, leaf in moments.items()}
     trainer = trainer_of(OBJECTIVES["bert"], NEW, optimizer)

@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from bertfam.data.rows.running_text import Chunks, DocSentences, FullSentences
 from bertfam.data.rows.sentence_pairs import SentencePairs
 from bertfam.data.seqio_tasks.corpus import SeqioTask
 from bertfam.data.text_data import TextData
+from bertfam.data.token_cache.builder import build
 from bertfam.errors import UserError
 
 seqio = pytest.importorskip("seqio")
@@ -254,6 +256,21 @@ KINDS = {
         rows=DocSentences(), corruption=BertMasking(choice=WordSpans(), boundaries=True, drawn_by="unit", random_tokens="text")
     ),
 }
+
+
+@pytest.fixture(scope="module")
+def cache(corpus, vocabulary, tmp_path_factory):
+    """A cache of a part of the corpus: seqio reads row by row."""
+    splits = [
+        tuple(tuple(document[:40]) for document in islice(corpus.documents(split), count))
+        for split, count in (("train", 24), ("validation", 2))
+    ]
+    return build({"text": Lists(*splits)}, vocabulary, tmp_path_factory.mktemp("lists") / "cache")
+
+
+@pytest.fixture(scope="module")
+def cache_dir(cache):
+    return cache.directory
 
 
 @pytest.fixture(scope="module", params=KINDS)

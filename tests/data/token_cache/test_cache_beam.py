@@ -1,6 +1,7 @@
 """Token caches built with Apache Beam, byte for byte equal to those built without it."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -28,7 +29,6 @@ def text(corpus, tmp_path_factory):
 
 
 CORPORA = {
-    "one-file": lambda text: {"text": TextFiles(f"{text}/0.txt", validation_fraction=0.0)},
     "held-out-by-hash": lambda text: {"text": TextFiles(f"{text}/*.txt", validation_fraction=0.2)},
     "held-out-files": lambda text: {"text": TextFiles(f"{text}/[12].txt", (f"{text}/[03].txt",), input_format="paragraphs")},
     "two": lambda text: {
@@ -72,10 +72,10 @@ def test_stopped_beam_build_resumes_without_repeating_work(tmp_path, text, vocab
     def refuse(*_):
         raise AssertionError("tokenised again")
 
-    for output in ("beam", "other"):
-        monkeypatch.setattr(beam.SplitWriter, "append_files", stop_at("train-000003"))
-        with pytest.raises(StopError):
-            beam.build(corpora, vocabulary, tmp_path / output)
+    monkeypatch.setattr(beam.SplitWriter, "append_files", stop_at("train-000003"))
+    with pytest.raises(StopError):
+        beam.build(corpora, vocabulary, tmp_path / "beam")
+    shutil.copytree(tmp_path / ".beam.partial", tmp_path / ".other.partial")
     monkeypatch.setattr(beam.SplitWriter, "append_files", append)
     monkeypatch.setattr(beam, "_write_part", refuse)
     assert contents(beam.build(corpora, vocabulary, tmp_path / "beam").directory) == whole

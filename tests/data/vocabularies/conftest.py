@@ -24,9 +24,9 @@ OTHERS = [
 
 @pytest.fixture(scope="session")
 def lines(corpus):
-    """About 1,500 lines of English and a few of other languages."""
+    """About 800 lines of English and a few of other languages."""
     english = [sentence for document in corpus.documents("train") for sentence in document]
-    return [*english[:1500], *OTHERS, *OTHERS]
+    return [*english[:800], *OTHERS, *OTHERS]
 
 
 @pytest.fixture(scope="session")
