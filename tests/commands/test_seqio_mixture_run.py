@@ -36,6 +36,7 @@ for name in ("cats", "dogs"):
         f"animals:{name}", source=tasks.CorpusSource(files), preprocessors=[], output_features=tasks.SENTENCES
     )
 seqio.MixtureRegistry.add("animals", [("animals:cats", 3), ("animals:dogs", lambda task: 1.0)])
+print("registered", flush=True)  # must not mix with the rates, which a child process sends to the run
 """
 FLAGS = ["--task=animals", "--module_import=animal_tasks"]
 

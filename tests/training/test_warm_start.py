@@ -44,9 +44,9 @@ def origins():
 
 
 def run_of(objective, size, optimizer=ADAM):
-    return Run(
-        objective=objective, data=TextData(), stages=(Stage(4, 16, 8),), optimizer=optimizer, average_decay=0.9
-    ).sized(size)
+    return Run(objective=objective, data=TextData(), stages=(Stage(4, 16, 8),), optimizer=optimizer, average_decay=0.9).sized(
+        size
+    )
 
 
 def trainer_of(objective, size, optimizer=ADAM):
