@@ -2,17 +2,16 @@
 
 import contextlib
 import json
-import os
 import shlex
 import shutil
-import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-import xla
+import shared_programs
 from same_weights import assert_same_weights
 
 from bertfam import api, cli
@@ -46,24 +45,23 @@ def toy():
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(EXTENSIONS)
         patch.setattr(families, "_registered", [])
+        shared_programs.share(patch)
         import toy
 
         yield toy
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory, caches_in_process):
     """Return a folder with text, vocab/ and model/, which `bertfam pretrain` trained with all six extensions."""
     folder = tmp_path_factory.mktemp("extensions")
     for name, documents in (("train", 30), ("held-out", 6)):
         write_text(folder / f"{name}.txt", documents)
     run("vocab", f"--input={folder / 'train.txt'}", "--size=90", f"--output={folder / 'vocab'}")
     command = ["pretrain", MODULE, f"--gin_file={EXTENSIONS / 'toy.gin'}", *text(folder), f"--model_dir={folder / 'model'}"]
-    path = os.pathsep.join(map(str, (EXTENSIONS, *filter(None, sys.path))))
-    environment = os.environ | xla.device_environment() | {"PYTHONPATH": path}
-    done = subprocess.run([sys.executable, "-m", "bertfam", *command], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "SignMomentum" in done.stdout and "attention    none" in done.stdout
+    with contextlib.redirect_stdout(StringIO()) as out:
+        run(*command)
+    assert "SignMomentum" in out.getvalue() and "attention    none" in out.getvalue()
     return folder
 
 
@@ -93,9 +91,11 @@ def test_evaluate_gives_the_same_scores(folder, capsys):
 def test_run_resumes(folder, tmp_path):
     model_dir = tmp_path / "model"
     shutil.copytree(folder / "model", model_dir)
-    run("pretrain", f"--model_dir={model_dir}", MODULE, "--gin.TRAIN_STEPS=6")
-    assert [line["step"] for line in lines(model_dir, "train")] == [1, 2, 3, 4, 5, 6]
-    assert [line["step"] for line in lines(model_dir, "parameters")] == [2, 4, 6]
+    shutil.rmtree(model_dir / "checkpoints/4")
+    run("pretrain", f"--model_dir={model_dir}", MODULE)
+    assert [line["step"] for line in lines(model_dir, "train")] == [1, 2, 3, 4]
+    assert lines(model_dir, "parameters") == lines(folder / "model", "parameters")
+    assert_same_weights(api.load(model_dir), api.load(folder / "model"))
 
 
 def test_export_and_import_keep_the_parameters(folder, tmp_path):
