@@ -18,10 +18,9 @@ from bertfam.decoding.strategies import Greedy, Limits, Strategy
 from bertfam.errors import UserError
 from bertfam.features import SENTENCES
 from bertfam.layers.execution import Execution
-from bertfam.layers.lookup import gather_positions
 from bertfam.models.bert import BertConfig
 from bertfam.models.electra import replaced_token_head
-from bertfam.models.encoder import EncoderConfig, MaskedLmConfig, pooler, sentence_head, word_table
+from bertfam.models.encoder import EncoderConfig, MaskedLmConfig, hidden_to_predict, pooler, sentence_head, word_table
 from bertfam.models.language_model import LanguageModelConfig, encode, logits, word_embeddings
 from bertfam.storage.paths import to_path
 
@@ -97,14 +96,8 @@ class Model:
             params: Any, tokens: jax.Array, segment_ids: jax.Array, types: jax.Array, positions: Any, collect: tuple[str, ...]
         ) -> dict[str, jax.Array]:
             encoder: Any = config.encoder(execution)
-            hidden, collected = encoder.apply(
-                {"params": params["encoder"]},
-                tokens,
-                segment_ids=segment_ids,
-                token_type_ids=types,
-                train=False,
-                collect=frozenset(collect),
-            )
+            inputs = {"tokens": tokens, "segment_ids": segment_ids, "token_type_ids": types}
+            hidden, collected = encoder.apply({"params": params["encoder"]}, **inputs, train=False, collect=frozenset(collect))
             result = {"hidden": hidden, **collected}
             if "pooler" in params:
                 result["pooled"] = pooler(config).apply({"params": params["pooler"]}, hidden[:, 0])
@@ -116,7 +109,9 @@ class Model:
                 head: Any = replaced_token_head(cast(BertConfig, config))
                 result["rtd_logits"] = head.apply({"params": params["rtd_head"]}, hidden)
             if "mlm_head" in params:
-                picked = hidden if positions is None else gather_positions(hidden, jnp.asarray(positions, jnp.int32))
+                picked = hidden
+                if positions is not None:
+                    picked = hidden_to_predict(config, params, inputs, hidden, jnp.asarray(positions, jnp.int32))
                 mlm_head: Any = cast(MaskedLmConfig, config).masked_lm_head()
                 logits = mlm_head.apply({"params": params["mlm_head"]}, picked, word_table(params))
                 result["mlm_logits"] = logits[..., : config.require_vocab_size]

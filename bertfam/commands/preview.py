@@ -210,13 +210,15 @@ def _show(
             print(f"page: {args.html}")
         return
 
-    from bertfam.data.preview.terminal import DECODER_LEGEND, LEGEND, SHUFFLED_LEGEND, Paint, row_lines, statistics_lines
+    from bertfam.data.preview import terminal
+    from bertfam.data.preview.terminal import Paint, row_lines, statistics_lines
 
     is_terminal = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     paint = Paint(args.color == "always" or (args.color == "auto" and is_terminal))
     for number, record in enumerate(shown):
         print(*row_lines(record, number, paint), sep="\n")
-    print(DECODER_LEGEND if is_written else LEGEND)
+    is_permuted = "permuted" in found.kinds
+    print(terminal.DECODER_LEGEND if is_written else terminal.PERMUTED_LEGEND if is_permuted else terminal.LEGEND)
     if "shuffled" in found.kinds:
-        print(SHUFFLED_LEGEND)
+        print(terminal.SHUFFLED_LEGEND)
     print(*statistics_lines(found), *(f"note: {note}" for note in data.corruption.notes), sep="\n")

@@ -52,6 +52,11 @@ class PermutationNoise(TextCorruption):
             if getattr(self, name) is not None and getattr(self, name) < least:
                 raise ValueError(f"{name} {getattr(self, name)} is less than {least}")
 
+    @property
+    @override
+    def notes(self) -> tuple[str, ...]:
+        return ("as in XLNet's published code spans are counted in tokens, where the paper has words",)
+
     @override
     def check(self, length: int, tokens: TokenIds) -> None:
         if length // self.blocks < self.context:

@@ -11,6 +11,7 @@ from bertfam.kernels.attention.patterns import Pattern
 from bertfam.layers.execution import Execution
 from bertfam.layers.heads import pretraining
 from bertfam.layers.initializers import named_key
+from bertfam.layers.lookup import gather_positions
 from bertfam.models.network import NetworkConfig
 
 _EXECUTION = Execution()
@@ -66,6 +67,28 @@ def pooler(config: EncoderConfig, execution: Execution = _EXECUTION) -> pretrain
 def sentence_head(config: EncoderConfig, classes: int = 2, execution: Execution = _EXECUTION) -> pretraining.ClassificationHead:
     """Return the sentence-pair classifier: pooled [..., embed] -> float32[..., classes] logits."""
     return pretraining.ClassificationHead(classes, config.initializer_range, execution)
+
+
+def hidden_to_predict(
+    config: EncoderConfig, params: Mapping[str, Any], inputs: Mapping[str, Any], hidden: jax.Array, positions: jax.Array
+) -> jax.Array:
+    """Return the hidden states from which tokens at some positions are predicted: [batch, predictions, embed].
+
+    They are the encoder's at these positions, or those of a query stream, if the family has one (`query_stream` of its config),
+    which does not see the tokens there.
+
+    Args:
+      config: config of the family.
+      params: {"encoder": ...}.
+      inputs: arguments of the encoder.
+      hidden: [batch, length, embed], its output for them.
+      positions: int32[batch, predictions].
+    """
+    if not getattr(config, "query_stream", False):
+        return gather_positions(hidden, positions)
+    encoder: Any = config.encoder()
+    queries: jax.Array = encoder.apply({"params": params["encoder"]}, **inputs, predicted=positions, train=False)[0]
+    return queries
 
 
 def word_table(params: Mapping[str, Any]) -> jax.Array:

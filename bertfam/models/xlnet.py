@@ -53,6 +53,7 @@ class XLNetConfig(Sizes):
 
     objective_file: ClassVar[str] = "objectives/permutation_lm.gin"
     kind: ClassVar[Kind] = "encoder"
+    query_stream: ClassVar[bool] = True
     published_vocab_size: ClassVar[int | None] = 32_000
 
     activation: Activation = "gelu"
@@ -168,7 +169,7 @@ class Encoder(nn.Module):
           train: whether dropout is on; needs a "dropout" key.
           collect: names among "hidden_states", "attention_probs" (before dropout) and "memory".
           ranks: int32[batch, length], the order of the permutation: a token sees those of its own rank and of lower ones; None:
-            tokens see all others.
+            tokens see all others, but for those that are predicted, which nothing sees.
           predicted: int32[batch, predictions], places of the query stream, which sees only tokens of lower ranks; None: there is
             no query stream.
           is_reversed: bool[batch], rows whose text runs backwards, and has negated distances; None: no row.
@@ -188,6 +189,8 @@ class Encoder(nn.Module):
         check_length(length, config.max_length)
         slots = predicted.shape[1] if predicted is not None else 0
         if predicted is not None:
+            if ranks is None:
+                ranks = jnp.any(predicted[:, :, None] == jnp.arange(length), axis=1).astype(jnp.int32)
             predicted = _divisible(predicted, length)
         embedding = Embeddings(config, self.execution, name="embeddings")
         embedded = embedding(tokens, 0 if predicted is None else predicted.shape[1], train=train)
@@ -249,7 +252,6 @@ def _masks(
     memory: Memory | None,
 ) -> tuple[jax.Array, jax.Array]:
     """Return `RelativeRow.visible` and `RelativeRow.is_same_segment`: bool[batch, queries, keys] each."""
-    assert predicted is None or ranks is not None, "a query stream without the order of the permutation"
     if ranks is None:
         ranks = jnp.zeros_like(segment_ids)
     # The highest rank that each query sees.

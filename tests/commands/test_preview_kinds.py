@@ -174,3 +174,26 @@ def test_pairs_without_a_label_are_counted(cached, capsys):
     assert re.search(r"warning: [\d,]+ of the [\d,]+ sentence pairs of .* at length 40 .* have no label", shown.err)
     assert cli.main([*words, "--gin.SentencePairs.label_single_sentences=True"]) == 0
     assert "without a label" not in capsys.readouterr().out
+
+
+def test_permuted_rows(cached, capsys):
+    """The order of a row's predictions is that of their ranks, and the text of reversed rows is shown forwards."""
+    words = ["preview", f"--cache_dir={cached}", "--length=40", "--examples=30", "--gin.TextData.corruption=@PermutationNoise()"]
+    words += ["--gin.TextData.rows=@RecurrentPairs()"]
+    assert cli.main([*words, "--json"]) == 0
+    records = json.loads(capsys.readouterr().out)
+    assert {tuple(record["features"]["encoder_reversed"]) for record in records} == {(0,), (1,)}
+    vocabulary = vocabularies.load(cached / "vocab")
+    for record in records:
+        features = record["features"]
+        ids, ranks = features["encoder_input_tokens"], features["encoder_ranks"]
+        assert record["pieces"] == record["original"] == vocabulary.pieces(ids) and record["padding"] == 0
+        predicted = sorted(record["predictions"], key=lambda found: ranks[found["position"]])
+        assert [found["order"] for found in predicted] == list(range(1, len(predicted) + 1)) and predicted
+        assert {found["kind"] for found in predicted} == {"permuted"}
+        (example,) = record["examples"]
+        order = -1 if features["encoder_reversed"] == [1] else 1
+        assert example["text"] == vocabulary.decode(ids[::order], skip_special=True)
+    assert cli.main(words) == 0
+    output = capsys.readouterr().out
+    assert re.search(r"\{\S+@1\}", output) and "permuted 100.0%" in output and "note: " in output

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -163,3 +164,53 @@ def test_marks_that_are_given(trained, tmp_path, capsys):
         assert cli.main(["preview", *given, "--length=48", "--examples=20", "--json"]) == 0
         pieces = {piece for record in json.loads(capsys.readouterr().out) for piece in record["original"]}
         assert "2026" in "".join(pieces) and pieces.isdisjoint("⟨⟩⟦⟧") == bool(marks)
+
+
+def test_xlnet(trained, tmp_path, capsys):
+    """A memory is part of the state: a resumed run has the weights of one that was not stopped, bit for bit."""
+    sizes = "\n".join(f"XLNetConfig.{name} = {value}" for name, value in SIZES.items())
+    (tmp_path / "run.gin").write_text(f"""
+include "models/xlnet_base.gin"
+include "objectives/permutation_lm.gin"
+include "runs/defaults.gin"
+TRAIN_STEPS = 4
+EVAL_EVERY = 0
+CHECKPOINT_EVERY = 2
+BATCH_SIZE = 8
+PermutationLm.memory_length = 18
+Run.microbatches = 2
+Stage.length = 24
+LinearDecay.warmup_steps = 1
+LinearDecay.peak = 1e-2
+{sizes}
+""")
+    model_dir, resumed, out = tmp_path / "model", tmp_path / "resumed", tmp_path / "out"
+    cache = f"--cache_dir={trained.model_dir / 'cache'}"
+    done = in_process("pretrain", f"--gin_file={tmp_path / 'run.gin'}", cache, f"--model_dir={model_dir}")
+    assert done.returncode == 0, done.stderr
+    shutil.copytree(model_dir, resumed)
+    shutil.rmtree(resumed / "checkpoints" / "4")
+    done = in_process("pretrain", f"--model_dir={resumed}", cache)
+    assert done.returncode == 0, done.stderr
+    model = api.load(model_dir)
+    assert_same_weights(model, api.load(resumed))
+
+    assert cli.main(["evaluate", f"--model_dir={model_dir}", "--baselines", "--json", "--batches=2"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {"plm_loss", "plm_accuracy", "unigram_loss", "most_frequent_accuracy"} <= found.keys()
+    assert found["loss"] == found["plm_loss"] < 2 * np.log(300)
+    assert cli.main(["preview", f"--model_dir={model_dir}", "--json", f"--html={tmp_path / 'rows.html'}"]) == 0
+    records = json.loads(capsys.readouterr().out)
+    assert {prediction["kind"] for record in records for prediction in record["predictions"]} == {"permuted"}
+    assert all(record["pieces"] == record["original"] for record in records)
+
+    assert cli.main(["export", f"--model_dir={model_dir}", f"--output={out}"]) == 0
+    assert "XLNetLMHeadModel, float32" in capsys.readouterr().out
+    assert cli.main(["import", f"--input={out}", f"--output={tmp_path / 'imported'}"]) == 0
+    # Files of this family have no longest row.
+    config = dataclasses.replace(model.config, max_length=512)
+    assert_same_weights(dataclasses.replace(model, config=config), api.load(tmp_path / "imported"))
+    capsys.readouterr()
+    assert cli.main(["fill", f"--model_dir={tmp_path / 'imported'}", "--json", "the value is [MASK] ."]) == 0
+    (mask,) = json.loads(capsys.readouterr().out)[0]["masks"]
+    assert len(mask["predictions"]) == 5

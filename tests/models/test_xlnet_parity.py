@@ -10,6 +10,7 @@ import parity
 import pytest
 from flax import linen as nn
 
+from bertfam import api
 from bertfam.errors import UserError
 from bertfam.interop import huggingface
 from bertfam.layers.execution import Execution
@@ -236,3 +237,28 @@ def test_unsupported_configs_are_refused(tmp_path, changes, message):
     with pytest.raises(UserError, match=message) as error:
         huggingface.read(tmp_path)
     assert "\n" not in str(error.value)
+
+
+def test_predictions_of_a_loaded_model_are_those_of_the_query_stream(tmp_path, vocabulary):
+    """`model.apply` predicts from all tokens but those at the positions, as transformers does with their mask and mapping."""
+    config = transformers.XLNetConfig(vocab_size=vocabulary.size, attn_implementation="eager", **SIZES)
+    model = parity.randomised(transformers.XLNetLMHeadModel(config), tmp_path)
+    vocabulary.save(tmp_path)
+    inputs = batch()
+    tokens, positions = inputs["tokens"] + 10, np.array([[1, 3], [0, 2], [5, 4], [11, 3]])
+    loaded = api.load(tmp_path)
+    found = loaded.apply(tokens, segment_ids=inputs["segment_ids"], masked_positions=positions)
+    hidden = np.zeros((4, 17, 17), np.float32)
+    hidden[np.arange(4)[:, None, None], np.arange(17)[None, :, None], positions[:, None]] = 1
+    with torch.no_grad():
+        expected = model(
+            torch.tensor(tokens),
+            attention_mask=torch.tensor(inputs["segment_ids"], dtype=torch.float32),
+            perm_mask=torch.tensor(hidden),
+            target_mapping=torch.tensor(np.eye(17, dtype=np.float32)[positions]),
+        ).logits.numpy()
+    np.testing.assert_allclose(found["mlm_logits"], expected, atol=parity.LOGITS)
+    changed = tokens.copy()
+    np.put_along_axis(changed, positions, 7, axis=1)
+    other = loaded.apply(changed, segment_ids=inputs["segment_ids"], masked_positions=positions)
+    np.testing.assert_array_equal(other["mlm_logits"], found["mlm_logits"])

@@ -15,6 +15,7 @@ _LEGEND = {
     "random": "the input is a random token",
     "kept": "the input is the original token",
     "shuffled": "the input is a neighbouring token",
+    "permuted": "predicted from the tokens before it in the order of the permutation",
 }
 _NAMES = {
     "real_tokens": ("real tokens", "of the positions; the others are padding"),
@@ -28,6 +29,7 @@ _NAMES = {
     "random": ("random", "of the predicted"),
     "kept": ("kept", "of the predicted"),
     "shuffled": ("shuffled", "of the predicted: tokens of shuffled windows"),
+    "permuted": ("permuted", "of the predicted: in the order of a permutation"),
     "bounded": ("bounded", "of the predicted: tokens of spans with text on both sides, from which they are predicted as well"),
     "next_sentence_random": ("random next", "of the labelled examples: B does not continue A"),
     "sentence_order_previous": (
@@ -110,7 +112,7 @@ def _histogram(statistics: Statistics) -> Iterator[str]:
 def _legend() -> Iterator[str]:
     yield "<section class='legend'><h2>How to read the rows</h2><p>Each token is shown as the model sees it. At predicted "
     yield "tokens the target is above, and the kind and the weight in the loss are below:</p><p class='tokens'>"
-    for (kind, note), seen in zip(_LEGEND.items(), ("[MASK]", "other", "word", "another"), strict=True):
+    for (kind, note), seen in zip(_LEGEND.items(), ("[MASK]", "other", "word", "another", "word"), strict=True):
         yield f"{_predicted('word', seen, kind, 1.0)}<span class='note'>{note}</span>"
     yield "</p><p>Examples in one row do not attend to each other; A and B are token types; hatched areas are padding. "
     yield "Invisible characters are spelt out, as &lt;U+200B&gt;.</p></section>"
@@ -164,11 +166,14 @@ def _tokens(record: Mapping[str, Any], places: Iterable[int], predicted: Mapping
         for place in run:
             if place in predicted:
                 prediction = predicted[place]
-                yield _predicted(prediction["original"], prediction["input"], prediction["kind"], prediction["weight"])
+                yield _predicted(**{name: prediction[name] for name in _SHOWN if name in prediction})
             else:
                 yield f"<span class='t'>{_text(record['pieces'][place])}</span> "
 
 
-def _predicted(original: str, seen: str, kind: str, weight: float) -> str:
-    note = f"{kind} ×{weight:g}"
-    return f"<span class='t p {kind}'><span>{_text(original)}</span><b>{_text(seen)}</b><small>{note}</small></span> "
+_SHOWN = ("original", "input", "kind", "weight", "order")
+
+
+def _predicted(original: str, input: str, kind: str, weight: float, order: int | None = None) -> str:
+    note = f"{kind} ×{weight:g}" if order is None else f"{kind} @{order} ×{weight:g}"
+    return f"<span class='t p {kind}'><span>{_text(original)}</span><b>{_text(input)}</b><small>{note}</small></span> "

@@ -37,7 +37,7 @@ article { border-inline-start: 4px solid var(--c1); padding: .1rem 0 .1rem .8rem
 .masked { color: var(--masked); background: var(--masked-back); }
 .random { color: var(--random); background: var(--random-back); border-style: dashed; }
 .kept { color: var(--kept); background: var(--kept-back); border-style: double; }
-.shuffled { color: var(--shuffled); background: var(--shuffled-back); border-style: dotted; }
+.shuffled, .permuted { color: var(--shuffled); background: var(--shuffled-back); border-style: dotted; }
 .type { display: inline-block; vertical-align: middle; background: var(--quiet); color: var(--back); border-radius: 3px;
   padding: 0 .35rem; margin: 0 .2rem; font-size: .75rem; font-weight: bold; }
 .padding { color: var(--quiet); border: 1px solid var(--line); border-radius: 4px; padding: .1rem .6rem; font-size: .85rem;

@@ -9,7 +9,7 @@ from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.features import SENTENCES, Sentences
 
-KINDS = ("masked", "random", "kept", "shuffled")
+KINDS = ("masked", "random", "kept", "shuffled", "permuted")
 
 
 def records(rows: Mapping[str, np.ndarray], vocabulary: Vocabulary, corpora: Sequence[str]) -> list[dict[str, Any]]:
@@ -22,12 +22,13 @@ def records(rows: Mapping[str, np.ndarray], vocabulary: Vocabulary, corpora: Seq
 
     Returns:
       For each row its `corpus`; its `pieces` as the model sees them and its `original` ones, both without `padding` (a number of
-      positions); its `predictions` (`position`, `segment` of the example, `original`, `input`, `kind`: one of KINDS, and
-      `weight`); its `examples` (`segment`, `begin` and `end` in the row, `next_sentence`: the label of B, "next", "random" or
-      "previous", or null, and the `text` before the noise); `next_sentence` of the only example, or null; and `features`, every
-      array as lists.
+      positions); its `predictions` (`position`, `segment` of the example, `original`, `input`, `kind`: one of KINDS, `weight`,
+      and of permuted ones `order`, from 1); its `examples` (`segment`, `begin` and `end` in the row, `next_sentence`: the label
+      of B, "next", "random" or "previous", or null, and the `text` before the noise); `next_sentence` of the only example, or
+      null; and `features`, every array as lists.
     """
     clean, kinds = originals(rows), kinds_of(rows, vocabulary.token_ids)
+    orders = orders_of(rows)
     result = []
     for index, segments in enumerate(rows["encoder_segment_ids"]):
         features = {name: value[index] for name, value in rows.items()}
@@ -42,9 +43,10 @@ def records(rows: Mapping[str, np.ndarray], vocabulary: Vocabulary, corpora: Seq
                 "input": pieces[position],
                 "kind": KINDS[kind],
                 "weight": float(weight),
+                **({} if orders is None else {"order": int(orders[index, slot])}),
             }
-            for position, weight, kind in zip(
-                features["masked_positions"], features["masked_loss_weights"], kinds[index], strict=True
+            for slot, (position, weight, kind) in enumerate(
+                zip(features["masked_positions"], features["masked_loss_weights"], kinds[index], strict=True)
             )
             if kind >= 0
         ]
@@ -54,7 +56,7 @@ def records(rows: Mapping[str, np.ndarray], vocabulary: Vocabulary, corpora: Seq
                 "begin": begin,
                 "end": end,
                 "next_sentence": _label(features, segment),
-                "text": vocabulary.decode(clean[index, begin:end], skip_special=True),
+                "text": vocabulary.decode(_read(clean[index, begin:end], features), skip_special=True),
             }
             for segment, begin, end in _examples(segments)
         ]
@@ -85,13 +87,36 @@ def kinds_of(rows: Mapping[str, np.ndarray], tokens: TokenIds) -> np.ndarray:
     """Return the kind of input at each target, an index of KINDS, or -1 in unused slots: int64[n, predictions].
 
     A random token that equals its target by chance counts as kept, since the two cannot be distinguished. Every shuffled token
-    counts as shuffled.
+    counts as shuffled, and every one that is predicted in the order of a permutation as permuted.
     """
     seen = np.take_along_axis(rows["encoder_input_tokens"], rows["masked_positions"], axis=1)
     kinds = np.where(seen == rows["masked_target_tokens"], 2, np.where(seen == tokens.mask, 0, 1))
     if "shuffled_loss_weights" in rows:
         kinds = np.where(rows["shuffled_loss_weights"] > 0, 3, kinds)
+    if "encoder_ranks" in rows:
+        kinds = np.full_like(kinds, 4)
     return np.where(rows["masked_loss_weights"] > 0, kinds, -1)
+
+
+def present_kinds(rows: Mapping[str, np.ndarray]) -> tuple[str, ...]:
+    """Return the kinds that rows with these features may have."""
+    if "encoder_ranks" in rows:
+        return KINDS[4:]
+    return KINDS[:4] if "shuffled_loss_weights" in rows else KINDS[:3]
+
+
+def orders_of(rows: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    """Return the place of each target in the order of a permutation, from 1: int64[n, predictions]; None for other rows."""
+    if "encoder_ranks" not in rows:
+        return None
+    ranks = np.take_along_axis(rows["encoder_ranks"], rows["masked_positions"], axis=1)
+    ranks = np.where(rows["masked_loss_weights"] > 0, ranks, ranks.max(initial=0) + 1)
+    return np.argsort(np.argsort(ranks, axis=1, kind="stable"), axis=1) + 1
+
+
+def _read(tokens: np.ndarray, features: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the tokens of an example in the order of its text."""
+    return tokens[::-1] if np.any(features.get("encoder_reversed", 0)) else tokens
 
 
 def sentences_of(rows: Mapping[str, np.ndarray]) -> Sentences | None:

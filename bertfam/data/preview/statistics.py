@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bertfam.corruption.token_ids import TokenIds
-from bertfam.data.preview.records import KINDS, kinds_of, originals, sentences_of
+from bertfam.data.preview.records import KINDS, kinds_of, originals, present_kinds, sentences_of
 from bertfam.data.rows.batches import Rows
 
 _AT_ONCE = 1000
@@ -55,8 +55,7 @@ class Statistics:
         self.tokens += int(real.sum())
         self.unknown += int((real & (originals(rows) == tokens.unk)).sum())
         kinds = kinds_of(rows, tokens)
-        present = KINDS if "shuffled_loss_weights" in rows else KINDS[:3]
-        self.kinds.update({name: int((kinds == kind).sum()) for kind, name in enumerate(present)})
+        self.kinds.update({name: int((kinds == KINDS.index(name)).sum()) for name in present_kinds(rows)})
         if "span_loss_weights" in rows:
             self.bounded = (self.bounded or 0) + int(rows["span_loss_weights"].sum())
         if sentences := sentences_of(rows):

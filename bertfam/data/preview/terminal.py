@@ -11,12 +11,16 @@ from bertfam.data.text_data import TEXT
 
 LEGEND = "{word>[MASK]} masked, {word>other} replaced, {word} kept but predicted; each has weight 1 in the loss, or N with *N"
 SHUFFLED_LEGEND = "{word~other} shuffled with its neighbours and predicted, {word~word} as well, back in its place by chance"
+PERMUTED_LEGEND = (
+    "{word@3} predicted as the third of the row, from the tokens that are not predicted and those before it in this order; each "
+    "has weight 1 in the loss, or N with *N"
+)
 DECODER_LEGEND = (
     "inputs: of the encoder, or of a decoder without one; start: the first input of the decoder, which then reads its own "
     "targets; targets: each has weight 1 in the loss, or N with *N"
 )
 _BAR = 40
-_CODES = {"masked": "33", "random": "35", "kept": "36", "shuffled": "34", "heading": "1", "quiet": "2"}
+_CODES = {"masked": "33", "random": "35", "kept": "36", "shuffled": "34", "permuted": "34", "heading": "1", "quiet": "2"}
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,7 @@ def _marked(record: Mapping[str, Any], paint: Paint) -> list[str]:
     for prediction in record["predictions"]:
         original, seen = visible(prediction["original"]), pieces[prediction["position"]]
         kind, weight = prediction["kind"], prediction["weight"]
-        text = f"{{{original}}}" if kind == "kept" else f"{{{original}{'~' if kind == 'shuffled' else '>'}{seen}}}"
+        after = {"kept": "", "shuffled": f"~{seen}", "permuted": f"@{prediction.get('order')}"}.get(kind, f">{seen}")
+        text = f"{{{original}{after}}}"
         pieces[prediction["position"]] = paint(kind, text if weight == 1 else f"{text}*{weight:g}")
     return pieces
