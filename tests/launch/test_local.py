@@ -19,8 +19,8 @@ index, count = int(flags["process_index"]), int(flags["num_processes"])
 
 
 def command(program, *flags, processes=3):
-    python = [sys.executable, "-c", PROGRAM + program]
-    return [sys.executable, SCRIPT, f"--processes={processes}", *flags, "--", *python]
+    python = [sys.executable, "-I", "-S", "-c", PROGRAM + program]
+    return [sys.executable, "-S", SCRIPT, f"--processes={processes}", *flags, "--", *python]
 
 
 def run(*args, **options):
@@ -144,10 +144,10 @@ def test_bad_flags_of_the_local_launcher_are_reported():
         (["--processes=0", "--", "true"], "argument --processes: '0' is not an integer, 1 or more"),
         (["--", "true"], "the following arguments are required: --processes"),
     ):
-        process = subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, text=True)
+        process = subprocess.run([sys.executable, "-S", SCRIPT, *words], capture_output=True, text=True)
         assert process.returncode == 2 and process.stderr == f"launch/local.py: error: {message} (see launch/local.py --help)\n"
 
 
 def test_missing_command_is_reported():
-    process = subprocess.run([sys.executable, SCRIPT, "--processes=2", "--", "nocommand"], capture_output=True, text=True)
+    process = subprocess.run([sys.executable, "-S", SCRIPT, "--processes=2", "--", "nocommand"], capture_output=True, text=True)
     assert (process.returncode, process.stderr) == (2, "bertfam: error: command not found: nocommand\n")
