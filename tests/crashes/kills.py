@@ -6,7 +6,7 @@ from itertools import cycle, islice
 from random import Random
 
 from campaign_rows import Row
-from scenarios import BOUNDARY_STEP, CHECKPOINT_EVERY, STEPS, Scenario, Workspace
+from scenarios import BOUNDARY_STEP, CHECKPOINT_EVERY, EVAL_EVERY, STEPS, Scenario, Workspace
 from signalled_process import BOUNDARY, CACHE, EVALUATION, HITS, SAVE, START, STEP, SignalPlan
 
 TARGETS = {"importing": START, "compiling": BOUNDARY, "training": STEP, "evaluating": EVALUATION}
@@ -146,12 +146,12 @@ def one_kill_of_each_kind(workspace: Workspace) -> Row:
     """Return the row of one run that is killed at its start, in its cache build, in an evaluation, and in a step and a save."""
 
     def in_step_and_save(scenario: Scenario, rng: Random) -> SignalPlan:
-        return SignalPlan("training", 21, rng.uniform(0, 0.1), target=SAVE)
+        return SignalPlan("training", 2 * CHECKPOINT_EVERY + 1, rng.uniform(0, 0.1), target=SAVE)
 
     return kills(
         workspace,
         "SIGKILL in everything",
-        [during("importing"), FIRST, during("evaluating", 12), in_step_and_save],
+        [during("importing", longest=0.5), FIRST, during("evaluating", EVAL_EVERY, 0.3), in_step_and_save],
         cached=False,
         stretch="tokenising:0.3,writing:1",
         pace=0.2,

@@ -13,24 +13,22 @@ import numpy as np
 from command_line import Trained, in_process, write_texts
 from model_folders import arrays, journal, metrics, whole
 from phases import read
-from signalled_process import Outcome, SignalPlan, durations, run
+from signalled_process import Outcome, SignalPlan, durations, run, run_here
 
 from bertfam.training.checkpoints import newest
 
-STEPS, BOUNDARY_STEP, CHECKPOINT_EVERY, EVAL_EVERY = 40, 25, 5, 6
+STEPS, BOUNDARY_STEP, SHORT_STEPS, CHECKPOINT_EVERY, EVAL_EVERY = 40, 25, 18, 5, 6
 _LARGEST_LOSS = 2 * CHECKPOINT_EVERY  # a save waits for the one before
 RUN_FILE = f"""\
 include "objectives/mlm_nsp.gin"
 include "runs/defaults.gin"
 
-TRAIN_STEPS = {BOUNDARY_STEP}
 EVAL_EVERY = {EVAL_EVERY}
 CHECKPOINT_EVERY = {CHECKPOINT_EVERY}
 BATCH_SIZE = 8
 SEED = 3
 
 short/Stage.length = 32
-short/Stage.steps = {BOUNDARY_STEP}
 Run.log_every = 4
 Run.average_decay = 0.9
 Run.keep_checkpoints = 3
@@ -43,8 +41,14 @@ LinearDecay.peak = 1e-3
 LinearDecay.warmup_steps = 5
 MODEL = @BertConfig()
 """
-ONE_STAGE = "Run.stages = (@short/Stage(),)\n"
+ONE_STAGE = f"""\
+TRAIN_STEPS = {SHORT_STEPS}
+Run.stages = (@short/Stage(),)
+short/Stage.steps = {SHORT_STEPS}
+"""
 TWO_STAGES = f"""\
+TRAIN_STEPS = {BOUNDARY_STEP}
+short/Stage.steps = {BOUNDARY_STEP}
 Run.stages = (@short/Stage(), @long/Stage())
 long/Stage.length = 64
 long/Stage.steps = {STEPS - BOUNDARY_STEP}
@@ -57,7 +61,7 @@ class Undisturbed:
 
     model_dir: Path
     steps: int
-    seconds: Mapping[str, float]  # of each phase
+    seconds: Mapping[str, float]  # of each phase; none in the short form
 
     @cached_property
     def arrays(self) -> dict[str, np.ndarray]:
@@ -80,12 +84,12 @@ class Workspace:
     Attributes:
       trained: the folder.
       seed: seed of the random moments.
-      steps: number of updates of the run.
+      short: True in the short form, in which undisturbed processes run in this one.
     """
 
     trained: Trained
     seed: int = 0
-    steps: int = STEPS
+    short: bool = False
 
     @classmethod
     def create(cls, folder: Path, seed: int, *, short: bool = False) -> "Workspace":
@@ -97,7 +101,12 @@ class Workspace:
         words = ["vocab", f"--input={folder / 'text/held-out.txt'}", "--size=300", f"--output={folder / 'vocab'}"]
         done = in_process(*words)
         assert done.returncode == 0, done.stderr
-        return cls(Trained(folder), seed, BOUNDARY_STEP if short else STEPS)
+        return cls(Trained(folder), seed, short)
+
+    @property
+    def steps(self) -> int:
+        """Number of updates of the run."""
+        return SHORT_STEPS if self.short else STEPS
 
     @property
     def folder(self) -> Path:
@@ -110,8 +119,8 @@ class Workspace:
     def undisturbed_run(self, name: str, *flags: str, **environment: str) -> Undisturbed:
         scenario = Scenario(self, name, *flags, environment=environment)
         assert scenario.launch(0).code == 0, f"{scenario.folder}: the undisturbed run fails"
-        marks = scenario.folder / "1.marks"
-        return Undisturbed(scenario.model_dir, self.steps, durations(read(marks.read_text())))
+        seconds = {} if self.short else durations(read((scenario.folder / "1.marks").read_text()))
+        return Undisturbed(scenario.model_dir, self.steps, seconds)
 
     def random(self, name: str) -> random.Random:
         """Return the random numbers of one disturbance, which do not depend on others."""
@@ -153,7 +162,7 @@ class Scenario:
         return max(whole(self.model_dir), default=0)
 
     def launch(self, *codes: int, plan: SignalPlan | None = None, **environment: str) -> Outcome:
-        """Run one process, which must end with one of the exit codes, and with a line of error if that is 1 or 2.
+        """Run the command, which must end with one of the exit codes, and with a line of error if that is 1 or 2.
 
         Args:
           codes: exit codes among 0, 75, 1, 2, 137.
@@ -163,7 +172,10 @@ class Scenario:
         before, built = self.newest(), sum((journal(self.model_dir / "cache") or {}).values())
         number = str(len(self.outcomes) + 1)
         words = self.workspace.trained.pretrain(self.model_dir, *self.flags)
-        outcome = run(words, self.folder, number, {**self.environment, **environment}, plan)
+        if self.workspace.short and plan is None:
+            outcome = run_here(words)
+        else:
+            outcome = run(words, self.folder, number, {**self.environment, **environment}, plan)
         self.outcomes.append(outcome)
         where = f"{self.folder.name}/{number}"
         if outcome.code not in codes:
