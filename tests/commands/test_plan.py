@@ -4,39 +4,43 @@ import argparse
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from bertfam import cli
-from bertfam.commands import plan_search
+from bertfam.commands import plan_run, plan_search
+from bertfam.planning.slices import parse
 
-# A word table that a small chip does not hold with its moments, and eight larger ones do.
 TINY = [
     *("plan", "--gin_file=runs/bert_base.gin", "--gin_file=models/bert_tiny.gin", "--gin_file=meshes/fsdp.gin"),
     *("--gin.Run.stages=(@Stage(),)", "--gin.Stage.length=16", "--gin.BATCH_SIZE=8", "--gin.BertConfig.num_layers=1"),
 ]
-LARGE = [*TINY, "--vocab_size=10000000", "--program=train"]
+TRAIN = [*TINY, "--program=train", "--json", "--shardings"]
 
 
-@pytest.fixture(scope="module")
-def planned():
-    """As a user runs it, in a process that has not imported JAX yet."""
-    words = [*LARGE, "--slice=v5e-1", "--slice=2xv5p-8", "--json", "--shardings"]
+def word_table(plan, slice):
+    """Return the rows of a slice's shardings by part and name, after checking the word table and its moments; and its parts."""
+    table = {(row["part"], row["name"]): row for row in plan["shardings"][slice]}
+    words = table["parameters", "encoder/embeddings/word/table"]
+    assert words["axes"] == ["vocab", "embed"]
+    moments = [row for (part, path), row in table.items() if part == "optimizer" and path.endswith("word/table")]
+    assert [row["bytes"] for row in moments] == 2 * [words["bytes"]]
+    return table, words["over"], words["shape"][0] * 128 * 4 / words["bytes"]
+
+
+def test_a_run_that_one_chip_does_not_hold():
+    """As a user runs it, in a process that has not imported JAX yet: the chip lacks memory for the moments of the word table."""
+    words = [*TRAIN, "--vocab_size=10000000", "--slice=v5e-1"]
     done = subprocess.run([sys.executable, "-m", "bertfam", *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout), done.stderr
-
-
-def test_progress_is_all_that_stderr_has(planned):
-    first, second, last, advising = planned[1].splitlines()
-    assert first == "[1/2] v5e-1: train 8 x 16"
-    assert second.startswith("[2/2] 2xv5p-8: train 8 x 16, about ")
-    assert last.startswith("compiled 2 programs in ")
-    assert advising.startswith("v5e-1: searching for a change that fits, 10 min") and planned[0]["advice"] == {"v5e-1": None}
-
-
-def test_a_run_that_one_chip_does_not_hold(planned):
-    row = planned[0]["programs"][0]
+    first, last, advising, *searching = done.stderr.splitlines()  # progress is all that stderr has
+    assert all(" changes estimated, " in line for line in searching)  # every half minute
+    assert first == "[1/1] v5e-1: train 8 x 16" and last.startswith("compiled 1 program in ")
+    assert advising.startswith("v5e-1: searching for a change that fits, 10 min")
+    plan = json.loads(done.stdout)
+    assert plan["advice"] == {"v5e-1": None} and word_table(plan, "v5e-1")[1:] == ([[], []], 1)
+    (row,) = plan["programs"]
     assert (row["slice"], row["topology"], row["chips"], row["fits"]) == ("v5e-1", "v5e:1x1", 1, False)
     assert "rows of 16 tokens on tpu" in row["attention"]
     table = 128 * 4 * 10_000_000
@@ -48,31 +52,36 @@ def test_a_run_that_one_chip_does_not_hold(planned):
     assert "10000" in row["largest"][0]["shape"]
 
 
-def test_two_slices_that_hold_it(planned):
-    row = planned[0]["programs"][1]
+def test_two_slices(capsys):
+    assert cli.main([*TRAIN, "--vocab_size=1000", "--slice=2xv5p-8"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    (row,) = plan["programs"]
     assert (row["chips"], row["fits"], row["rows_per_device"]) == (8, True, 1)
     assert row["mesh"] == {"replica": 2, "data": 1, "fsdp": 4, "sequence": 1, "tensor": 1}
-    assert row["memory"]["parameters"] == pytest.approx(128 * 10_000_000, rel=0.05)
-    # The gradients of the table, in whatever pieces, go from slice to slice, and parameters within.
+    table, over, parts = word_table(plan, "2xv5p-8")
+    assert (over, parts) == ([[], ["fsdp"]], 4)
+    parameters = [row for (part, _), row in table.items() if part == "parameters"]
+    assert row["memory"]["parameters"] == pytest.approx(sum(row["bytes"] for row in parameters), rel=0.02)
+    # The gradients, in whatever pieces and some of them in two bytes a number, go from slice to slice, and parameters within;
+    # each device sends a quarter of those that all of a slice have.
     axes = {axis for each in row["collectives"] for axis in each["axes"]}
     assert axes == {"replica", "fsdp"}
     between = sum(each["bytes"] for each in row["collectives"] if each["axes"] == ["replica"])
-    # The bias of the words is whole on each device, which sends a quarter of it.
-    assert between >= row["memory"]["parameters"] * 0.97
+    assert between >= 0.5 * sum(row["bytes"] / (1 if ["fsdp"] in row["over"] else 4) for row in parameters)
     bound = row["bound"]
     assert bound["binds"] == "dcn" and bound["seconds"] == bound["dcn"] >= between / 6.25e9 * 0.98
-
-
-def test_shardings_of_all_arrays(planned):
-    for name, parts in (("v5e-1", 1), ("2xv5p-8", 4)):
-        table = {(row["part"], row["name"]): row for row in planned[0]["shardings"][name]}
-        words = table["parameters", "encoder/embeddings/word/table"]
-        assert words["axes"] == ["vocab", "embed"] and words["over"] == [[], ["fsdp"] if parts > 1 else []]
-        assert words["bytes"] == words["shape"][0] * 128 * 4 // parts
-        moments = [row for (part, path), row in table.items() if part == "optimizer" and path.endswith("word/table")]
-        assert [row["bytes"] for row in moments] == 2 * [words["bytes"]]
     assert table["batch of 16 tokens", "encoder_input_tokens"]["over"] == [["replica", "fsdp"], []]
     assert table["activations", "batch"]["over"] == [["replica", "fsdp"]]
+
+
+def test_progress_estimates_the_time_that_is_left(monkeypatch, capsys):
+    monkeypatch.setattr(plan_run, "make_row", lambda program, slice: slice.name)
+    job = SimpleNamespace(name="train 8 x 16", compile=lambda largest: None)
+    assert plan_run._compile([(parse(name), job) for name in ("v5e-1", "2xv5p-8")]) == ["v5e-1", "2xv5p-8"]
+    first, second, last = capsys.readouterr().err.splitlines()
+    assert first == "[1/2] v5e-1: train 8 x 16"
+    assert second.startswith("[2/2] 2xv5p-8: train 8 x 16, about ") and second.endswith(" left")
+    assert last.startswith("compiled 2 programs in ")
 
 
 def test_the_devices_that_are_here(capsys):
