@@ -67,7 +67,7 @@ setup(
         "clean": ["py3langid>=0.4"],
         "beam": ["apache-beam"],
         "wandb": ["wandb"],
-        "benchmarks": ["datasets>=5", "psutil", 'torch==2.13.0; python_version < "3.12"', "transformers==5.24.0"],
+        "benchmarks": ["datasets>=5", "matplotlib", "psutil", 'torch==2.13.0; python_version < "3.12"', "transformers==5.24.0"],
         "test": [
             "apache-beam",
             "gcp-storage-emulator",
