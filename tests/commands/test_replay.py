@@ -1,16 +1,20 @@
 """`bertfam replay` of a run that recorded digests: on its four simulated devices, on faulty ones, and on other devices."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
 
 import pytest
+import replay_process
 import xla
-from command_line import bertfam, in_process, listing
+from command_line import in_process
 from model_folders import metrics
 
 from bertfam import cli
 
-FOUR = xla.device_environment(4)
 THREE = (
     "Run.stages=(@short/Stage(),)",
     "short/Stage.steps=3",
@@ -21,22 +25,52 @@ THREE = (
 )
 
 
+@dataclass(frozen=True)
+class Replayed:
+    """A finished replay.
+
+    Attributes:
+      status: its exit status.
+      written: the files that it has written into MODEL_DIR.
+    """
+
+    status: int
+    out: str
+    err: str
+    written: list[str]
+
+
 @pytest.fixture(scope="module")
-def recorded(trained, tmp_path_factory):
-    """Train three updates with digests, and return MODEL_DIR."""
+def replayed(trained, tmp_path_factory):
+    """Train three updates with digests and replay the last, without and with faults; return MODEL_DIR and the two replays.
+
+    The faults are a flipped bit of a parameter on one device, and of the rows on another.
+    """
     model_dir = tmp_path_factory.mktemp("replay") / "model"
     flags = [f"--cache_dir={trained.model_dir / 'cache'}", *(f"--gin.{flag}" for flag in THREE)]
-    done = bertfam(*trained.pretrain(model_dir, *flags), **FOUR)
-    assert done.returncode == 0, done.stderr
-    assert "silent" not in done.stdout
-    return model_dir
+    replay = ["replay", f"--model_dir={model_dir}", "--step=3"]
+    commands = [
+        (trained.pretrain(model_dir, *flags), []),
+        (replay, []),
+        ([*replay, "--times=1", "--json"], [(1, "parameter"), (2, "rows")]),
+    ]
+    process = subprocess.run(
+        [sys.executable, replay_process.__file__],
+        input=json.dumps(commands),
+        capture_output=True,
+        text=True,
+        env=os.environ | xla.device_environment(4),
+    )
+    assert process.returncode == 0, process.stderr
+    training, *replays = (Replayed(*result) for result in json.loads(process.stdout.splitlines()[-1]))
+    assert training.status == 0 and "silent" not in training.out, training.err
+    return model_dir, *replays
 
 
-def test_equal_results_are_reported_and_nothing_is_written(recorded):
-    before = listing(recorded)
-    done = bertfam("replay", f"--model_dir={recorded}", "--step=3", **FOUR)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+def test_equal_results_are_reported_and_nothing_is_written(replayed):
+    recorded, done, _ = replayed
+    assert done.status == 0, done.err
+    lines = done.out.splitlines()
     assert lines[0] == "replaying updates 3 to 3 from the checkpoint of step 2"
     assert "arrangement 2: cpu:1, cpu:2, cpu:3, cpu:0" in lines
     line = [line for line in metrics(recorded) if line["split"] == "digest"][-1]
@@ -44,23 +78,22 @@ def test_equal_results_are_reported_and_nothing_is_written(recorded):
     assert "1 recorded digest compared, bit by bit" in lines
     assert "1 logged interval compared, 1 equal in all bits" in lines
     assert lines[-1] == f"update 3 of {recorded}: all agree"
-    assert listing(recorded) == before
+    assert done.written == []
 
 
-def test_faulty_devices_are_named(recorded):
-    """Flip a bit of a parameter on one device, and of the rows on another."""
-    words = ["replay", f"--model_dir={recorded}", "--step=3", "--times=1", "--json"]
-    done = bertfam(*words, **FOUR, FLIP="1:parameter,2:rows")
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
+def test_faulty_devices_are_named(replayed):
+    _, _, done = replayed
+    assert done.status == 1 and done.written == []
+    (line,) = done.err.splitlines()
     assert line.startswith("bertfam: error: silent data corruption: gradient/") and "cpu:1 or cpu:2" in line
-    suspects = json.loads(done.stdout)["suspects"]
+    suspects = json.loads(done.out)["suspects"]
     assert list(suspects) == ["cpu:1", "cpu:2"]
     assert "parameter/encoder/embeddings/norm/bias" in suspects["cpu:1"]
     assert len(suspects["cpu:2"]) > 20 and not [leaf for leaf in suspects["cpu:2"] if not leaf.startswith("gradient/")]
 
 
-def test_only_losses_are_compared_on_another_number_of_devices(recorded, tmp_path):
+def test_only_losses_are_compared_on_another_number_of_devices(replayed, tmp_path):
+    recorded, *_ = replayed
     model_dir = shutil.copytree(recorded, tmp_path / "model")
     log = model_dir / "metrics.jsonl"
     line = [line for line in metrics(recorded) if line["split"] == "digest"][-1]
