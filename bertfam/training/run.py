@@ -190,8 +190,7 @@ class Run:
     @functools.cached_property
     def initial_shapes(self) -> tuple[Any, Any, Any]:
         """The shapes of (params, carry, aux) of a sized run; params are boxed with logical axis names."""
-        shapes: tuple[Any, Any, Any] = jax.eval_shape(lambda key: self.objective.init(key, self.shape(0)), jax.random.key(0))
-        return shapes
+        return _initial_shapes(self.objective, self.shape(0))
 
     @property
     def boxed_params(self) -> Any:
@@ -201,15 +200,26 @@ class Run:
     @functools.cached_property
     def boxed_state(self) -> TrainState:
         """The shapes of the state of a sized run; parameters, and their copies, are boxed with logical axis names."""
-        optimizer, averaged = self.optimizer.build(self.total_steps, self.boxed_params), self.average_decay is not None
-        state: TrainState = jax.eval_shape(
-            lambda initial: first_state(initial, optimizer, averaged=averaged), self.initial_shapes
-        )
-        return state
+        return _state_shapes(self.objective, self.shape(0), self.optimizer, self.total_steps, self.average_decay is not None)
 
     def sized(self, vocabulary_size: int) -> "Run":
         """Return the run with its model's vocabulary size set."""
         return dataclasses.replace(self, objective=self.objective.sized(vocabulary_size))
+
+
+# Tracing takes tenths of a second, and a process makes several equal runs: of a folder, sized for a vocabulary, or for a plan.
+@functools.lru_cache(maxsize=8)
+def _initial_shapes(objective: Objective, shape: RowShape) -> tuple[Any, Any, Any]:
+    shapes: tuple[Any, Any, Any] = jax.eval_shape(lambda key: objective.init(key, shape), jax.random.key(0))
+    return shapes
+
+
+@functools.lru_cache(maxsize=8)
+def _state_shapes(objective: Objective, shape: RowShape, optimizer: Optimizer, steps: int, averaged: bool) -> TrainState:
+    initial = _initial_shapes(objective, shape)
+    built = optimizer.build(steps, initial[0])
+    state: TrainState = jax.eval_shape(lambda initial: first_state(initial, built, averaged=averaged), initial)
+    return state
 
 
 _LEAST_EVAL_BATCHES = 16
