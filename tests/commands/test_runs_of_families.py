@@ -13,7 +13,7 @@ from same_weights import assert_same_weights
 from bertfam import api, cli
 from bertfam.interop import huggingface
 
-SIZES = {"num_layers": 2, "hidden_size": 16, "num_heads": 2, "feed_forward_size": 32, "max_length": 24}
+SIZES = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "feed_forward_size": 32, "max_length": 24}
 FAMILIES = {
     # objective, config, optimizer, what is exported, what transformers has no place for, metrics
     "albert": ("mlm_sop", "AlbertConfig", "Lamb", "AlbertForPreTraining", [], {"sop_accuracy", "sop_majority_accuracy"}),
@@ -88,7 +88,7 @@ LinearDecay.warmup_steps = 1
         assert len(likely) == 5 and likely == sorted(likely, reverse=True) and all(1 / 300 < each < 3 / 300 for each in likely)
 
 
-def test_ernie(trained, tmp_path, capsys):
+def test_ernie(trained, caches_in_process, tmp_path, capsys):
     """From marked text to a file that transformers reads, tasks' table and all."""
     sizes = "\n".join(f"ErnieConfig.{name} = {value}" for name, value in (SIZES | {"task_type_vocab_size": 3}).items())
     (tmp_path / "run.gin").write_text(f"""
@@ -119,7 +119,7 @@ LinearDecay.warmup_steps = 1
     assert cli.main(["fill", f"--model_dir={tmp_path / 'imported'}", "the value is [MASK] ."]) == 0
 
 
-def test_marked_text(trained, tmp_path, capsys):
+def test_marked_text(trained, caches_in_process, tmp_path, capsys):
     """From names and numbers in plain text to masks of whole units; text without marks is refused."""
     text = f"--input={trained.folder}/text/train.txt"
     units = ["--gin.BertMasking.choice=@Units()", "--gin.BertMasking.drawn_by='unit'", "--gin.Units.basic=0.0"]
@@ -146,7 +146,7 @@ def test_marked_text(trained, tmp_path, capsys):
     assert not (tmp_path / "none").exists()
 
 
-def test_marks_that_are_given(trained, tmp_path, capsys):
+def test_marks_that_are_given(trained, caches_in_process, tmp_path, capsys):
     """They are in no vocabulary and in no row; without --marks they are text."""
     lines = (trained.folder / "text" / "train.txt").read_text().splitlines()
     text = tmp_path / "marked.txt"
