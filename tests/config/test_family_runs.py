@@ -13,6 +13,8 @@ from bertfam.corruption.masked_lm.shuffled_windows import ShuffledWindows
 from bertfam.corruption.masked_lm.span_selection import WordNgrams, WordSpans
 from bertfam.corruption.masked_lm.units import Units
 from bertfam.corruption.next_tokens import NextTokens
+from bertfam.corruption.permutation_noise import PermutationNoise
+from bertfam.data.rows.recurrent_pairs import RecurrentPairs
 from bertfam.data.rows.running_text import Chunks, DocSentences, FullSentences
 from bertfam.data.rows.sentence_pairs import SentencePairs
 from bertfam.errors import UserError
@@ -30,6 +32,7 @@ from bertfam.objectives.bert import MlmNsp
 from bertfam.objectives.causal_lm import CausalLm
 from bertfam.objectives.distillation import Distillation
 from bertfam.objectives.mlm import Mlm
+from bertfam.objectives.permutation_lm import PermutationLm
 from bertfam.objectives.spanbert import MlmSbo
 from bertfam.objectives.structbert import MlmStructure
 from bertfam.training.optimizers import Adafactor, AdamW, BertAdam, Lamb
@@ -192,3 +195,21 @@ def test_missing_features_are_reported_with_a_fix(objective, change, message):
     config = load(["models/bert_tiny.gin", f"objectives/{objective}.gin", "runs/defaults.gin"], [change])
     with pytest.raises(UserError, match=pattern):
         config.build("Run")
+
+
+def test_xlnet_run_has_the_published_settings():
+    """Count the parameters in millions with 32,000 pieces; a row's memory is 384 tokens of each of the 12 layers."""
+    run = load(["runs/xlnet_base.gin"]).build("Run").sized(32_000)
+    assert type(run.objective) is PermutationLm and run.objective.memory_length == 384
+    assert run.data.rows == RecurrentPairs() and run.data.order == "streams" and run.data.corruption == PermutationNoise()
+    assert run.shape(0).predictions == 85
+    optimizer = run.optimizer
+    assert type(optimizer) is BertAdam and (optimizer.epsilon, optimizer.weight_decay) == (1e-6, 0.01)
+    assert optimizer.schedule == LinearDecay(4e-4, 40_000, 0.001)
+    assert [(stage.steps, stage.batch_size, stage.length) for stage in run.stages] == [(500_000, 8192, 512)]
+    params, carry, _ = run.initial_shapes
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) / 1e6 == pytest.approx(116.75, abs=0.05)
+    assert carry["rows"]["hidden"].value.shape == (8192, 12, 384, 768)
+    # Two streams of 512 + 85 tokens, keys of these 512 and 384 earlier ones, and 1,408 distances.
+    layer = (597 * 10 + 896 * 2 + 1408) * 768**2 + 597 * (2 * 896 + 1408) * 768
+    assert run.objective.flops(run.shape(0)) == 6 * (12 * layer + 85 * 768 * 32_000)
