@@ -83,9 +83,8 @@ def estimate(run: Run, devices: int, *, slices: int = 1, stage: int = -1) -> Est
     constant = _bytes((boxed.carry, boxed.aux), (shardings.carry, shardings.aux))
 
     device = _Device(dict(mesh.shape), slices, rules, batch_size / run.microbatches)
-    traced = _cached(
-        ("gradient", run.objective, shape), lambda: trace(run.objective, shape, (boxed.params, boxed.carry, boxed.aux))
-    )
+    key = ("gradient", run.objective, shape._replace(rows=1))  # the trace is per row
+    traced = _cached(key, lambda: trace(run.objective, shape, (boxed.params, boxed.carry, boxed.aux)))
     itemsize = jnp.dtype(run.objective.execution.compute_dtype).itemsize
     leaves = [leaf for leaf in jax.tree.leaves(boxed.params, is_leaf=_is_box) if _is_box(leaf)]
     sent, sent_between = device.sent(leaves, traced, itemsize, zero1=run.mesh.zero1)
