@@ -71,3 +71,13 @@ def project(inputs: jax.Array, kernel: jax.Array, bias: jax.Array | None, *, con
     trailing = tuple(range(inputs.ndim - contracted, inputs.ndim))
     outputs = jax.lax.dot_general(inputs, kernel, ((trailing, tuple(range(contracted))), ((), ())))
     return outputs if bias is None else outputs + bias
+
+
+@jax.custom_vjp
+def unstack(joint: jax.Array) -> tuple[jax.Array, ...]:
+    """Split the output of stacked kernels, [batch, length, projections, ...], into the projections [batch, length, ...]."""
+    return tuple(joint[:, :, index] for index in range(joint.shape[2]))
+
+
+# JAX would pad each gradient with zeros and add them all.
+unstack.defvjp(lambda joint: (unstack(joint), None), lambda _, gradients: (jnp.stack(gradients, axis=2),))

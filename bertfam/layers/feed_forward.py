@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from bertfam.layers.activations import ACTIVATIONS, Activation
-from bertfam.layers.dense import Dense, project
+from bertfam.layers.dense import Dense, project, unstack
 from bertfam.layers.dropout import Dropout
 from bertfam.layers.initializers import Initializer, truncated_normal
 
@@ -54,7 +54,8 @@ class FeedForward(nn.Module):
         # [batch, length, embed] -> [batch, length, mlp]
         if self.gated:
             joint = self._joint(inputs, [up(name=name) for name in ("intermediate", "linear")])
-            hidden = activation(joint[:, :, 0]) * joint[:, :, 1]
+            gate, linear = unstack(joint)
+            hidden = activation(gate) * linear
         else:
             hidden = activation(up(name="intermediate")(inputs))
         hidden = nn.with_logical_constraint(hidden, ("batch", "length", "mlp"))

@@ -11,7 +11,7 @@ from bertfam.kernels.attention.choice import choose
 from bertfam.kernels.attention.interface import Inputs, Request
 from bertfam.kernels.attention.patterns import FULL, Pattern
 from bertfam.layers.attention.key_value_cache import put
-from bertfam.layers.dense import Dense, project
+from bertfam.layers.dense import Dense, project, unstack
 from bertfam.layers.execution import Execution
 from bertfam.layers.initializers import Initializer, truncated_normal
 from bertfam.layers.positions.rotary import rotate
@@ -112,7 +112,7 @@ class Attention(nn.Module):
         joint = nn.with_logical_constraint(
             joint, ("batch", "length", None, _heads_axis(num_heads) if num_heads == self.num_heads else None, "head_dim")
         )
-        return [joint[:, :, index] for index in range(len(names))]
+        return list(unstack(joint))
 
     def _mixed(
         self,

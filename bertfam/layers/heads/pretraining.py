@@ -150,11 +150,36 @@ def token_logits(hidden: jax.Array, word_table: jax.Array, bias: jax.Array | Non
     Returns:
       The logits float32[batch, predictions, rows].
     """
-    logits = jnp.einsum("bpe,ve->bpv", hidden, word_table.astype(hidden.dtype), preferred_element_type=jnp.float32)
+    product = _product_bfloat16 if hidden.dtype == jnp.bfloat16 else _product
+    logits = product(hidden, word_table)
     if bias is not None:
         logits += bias
     logits = nn.with_logical_constraint(logits, ("batch", None, "vocab"))
     return jnp.where(jnp.arange(len(word_table)) < vocab_size, logits, NO_TOKEN_LOGIT)
+
+
+def _product(hidden: jax.Array, word_table: jax.Array) -> jax.Array:
+    return jnp.einsum("bpe,ve->bpv", hidden, word_table.astype(hidden.dtype), preferred_element_type=jnp.float32)
+
+
+@jax.custom_vjp
+def _product_bfloat16(hidden: jax.Array, word_table: jax.Array) -> jax.Array:
+    """Multiply as `_product` does; the products of the gradients are in bfloat16 too, with sums in float32."""
+    return _product(hidden, word_table)
+
+
+def _product_forward(hidden: jax.Array, word_table: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _product(hidden, word_table), (hidden, word_table)
+
+
+def _product_backward(saved: tuple[jax.Array, jax.Array], gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
+    hidden, word_table = saved
+    gradient = gradient.astype(hidden.dtype)
+    of_hidden = jnp.einsum("bpv,ve->bpe", gradient, word_table.astype(hidden.dtype))
+    return of_hidden, jnp.einsum("bpv,bpe->ve", gradient, hidden, preferred_element_type=jnp.float32)
+
+
+_product_bfloat16.defvjp(_product_forward, _product_backward)
 
 
 class Head(NamedTuple):

@@ -24,7 +24,24 @@ def rotate(heads: jax.Array, positions: jax.Array | None, theta: float) -> jax.A
     frequencies = np.float32(theta ** (-np.arange(0, size, 2) / size))
     # [batch or 1, length, 1, head_dim / 2]
     angles = (positions[..., None].astype(jnp.float32) * frequencies)[:, :, None]
-    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    return _turn(heads, jnp.cos(angles), jnp.sin(angles))
+
+
+@jax.custom_vjp
+def _turn(heads: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
     first, second = jnp.split(heads.astype(jnp.float32), 2, axis=-1)
     rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
     return rotated.astype(heads.dtype)
+
+
+def _turn_forward(heads: jax.Array, cos: jax.Array, sin: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _turn(heads, cos, sin), (cos, sin)
+
+
+def _turn_backward(saved: tuple[jax.Array, jax.Array], gradient: jax.Array) -> tuple[jax.Array, None, None]:
+    """Turn back; JAX would pad the gradients of both halves with zeros and add them."""
+    cos, sin = saved
+    return _turn(gradient, cos, -sin), None, None
+
+
+_turn.defvjp(_turn_forward, _turn_backward)
