@@ -151,6 +151,7 @@ def test_kernels_lower_to_gpu_code(pattern, head_dim):
         ({}, "hopper", "fastest"),
         ({"pattern": Window(64, 64)}, "hopper", "fastest"),
         ({"pattern": CAUSAL, "packed": False}, "hopper", "fastest"),
+        ({"length": 16_384, "packed": False}, "hopper", "fastest"),
         ({"compute_capability": 8.0}, "xla", "the GPU has compute capability 8.0, not 9.0"),
         ({"compute_capability": 10.0, "pattern": Window(64, 64)}, "blocks", "the GPU has compute capability 10.0, not 9.0"),
         ({"dtype": "float32"}, "xla", "the dtype is float32"),

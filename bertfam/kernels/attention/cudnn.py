@@ -13,6 +13,9 @@ _MAX_HEAD_DIM = 128
 _MIN_COMPUTE_CAPABILITY = 8.0
 # On an H200, at length 128 cuDNN takes half the time of XLA. Shorter rows have not been measured.
 MIN_LENGTH = 128
+# How much slower a backend may be and still be preferred: cuDNN's gradients of queries differ from run to run, as measured in rows
+# of 512 tokens and more.
+_REPRODUCIBLE = 1.15
 
 
 class Cudnn(Backend):
@@ -41,8 +44,10 @@ class Cudnn(Backend):
 
     @override
     def cost(self, request: Request) -> float:
-        # Measured: 0.51 ms for rows of 128, 0.77 for 512, 1.11 for 1,024, 1.86 for 2,048, 6.44 for 8,192.
-        return 0.42 + 0.00073 * request.keys if request.length >= MIN_LENGTH else float("inf")
+        # Measured: 0.45 ms for rows of 128, 0.69 for 512, 1.08 for 1,024, 3.56 for 4,096, 13.7 for 16,384; causal 2.08 for 4,096.
+        causal = request.pattern == CAUSAL and request.key_length is None
+        keys = request.pattern.pairs(request.length) / request.length if causal else request.keys
+        return (0.4 + 0.00081 * keys) * _REPRODUCIBLE if request.length >= MIN_LENGTH else float("inf")
 
     @override
     def run(self, inputs: Inputs, request: Request) -> tuple[jax.Array, None]:

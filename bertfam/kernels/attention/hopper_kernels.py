@@ -64,7 +64,7 @@ class _Kernel:
     ) -> Any:
         """Run a kernel on a grid of (heads, tiles, batch)."""
         return plgpu.kernel(
-            body,
+            partial(body, self),
             out_type=tuple(jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in outputs),
             scratch_types=tuple(scratch),
             compiler_params=plgpu.CompilerParams(approx_math=True),
@@ -72,6 +72,7 @@ class _Kernel:
             grid_names=("head", "tile", "batch"),
             num_threads=1,
             thread_name="warpgroup",
+            kernel_name=f"attention{body.__name__}",
             interpret=plgpu.InterpretGPUParams() if self.settings.interpret else None,
         )(*inputs)
 
@@ -234,7 +235,7 @@ def forward(query: jax.Array, key: jax.Array, value: jax.Array, seen: Visits, se
     ]
     outputs = [(query.shape, query.dtype), ((batch, heads, length), jnp.float32)]
     grid = heads, length // ROWS, batch
-    return kernel.call(partial(_forward, kernel), grid, outputs, scratch, *_inputs(seen), query, key, value)
+    return kernel.call(_forward, grid, outputs, scratch, *_inputs(seen), query, key, value)
 
 
 def _forward(kernel: _Kernel, *refs: Any) -> None:
@@ -299,7 +300,7 @@ def query_gradient(
     ]
     inputs = *_inputs(seen), *statistics, query, gradient, key, value
     grid = heads, length // ROWS, batch
-    return kernel.call(partial(_query_gradient, kernel), grid, [(query.shape, query.dtype)], scratch, *inputs)[0]
+    return kernel.call(_query_gradient, grid, [(query.shape, query.dtype)], scratch, *inputs)[0]
 
 
 def _query_gradient(kernel: _Kernel, *refs: Any) -> None:
@@ -365,7 +366,7 @@ def key_gradient(
     outputs = [(key.shape, key.dtype), (value.shape, value.dtype)]
     inputs = *_inputs(seeing), *statistics, query, gradient, key, value
     grid = key_heads, keys // ROWS, batch
-    return kernel.call(partial(_key_gradient, kernel), grid, outputs, scratch, *inputs)
+    return kernel.call(_key_gradient, grid, outputs, scratch, *inputs)
 
 
 def _key_gradient(kernel: _Kernel, *refs: Any) -> None:
