@@ -2,8 +2,8 @@
 
     python -m benchmarks.packed_rows --json packed_rows.json
 
-Packed rows have segments of 300 tokens on average and no padding; unpacked rows are one segment. Layers are unrolled, in bfloat16,
-without dropout. Each case is a process of its own, since a device reports only its peak memory.
+Packed rows have segments of 300 tokens on average and no padding; unpacked rows are one segment. Layers are unrolled, in
+bfloat16, without dropout. Each case is a process of its own, since a device reports only its peak memory.
 """
 
 import argparse

@@ -35,7 +35,9 @@ def test_gelu_in_float32_is_that_of_jax():
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_gradients_of_token_logits(dtype):
     keys = jax.random.split(jax.random.key(0), 3)
-    hidden, table, gradient = (jax.random.normal(key, shape) for key, shape in zip(keys, [(2, 3, 8), (16, 8), (2, 3, 16)], strict=True))
+    hidden, table, gradient = (
+        jax.random.normal(key, shape) for key, shape in zip(keys, [(2, 3, 8), (16, 8), (2, 3, 16)], strict=True)
+    )
     _, pull_back = jax.vjp(lambda hidden, table: token_logits(hidden, table, None, 16), hidden.astype(dtype), table)
     of_hidden, of_table = pull_back(gradient)
     assert of_hidden.dtype == dtype and of_table.dtype == jnp.float32

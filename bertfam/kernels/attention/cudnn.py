@@ -13,8 +13,8 @@ _MAX_HEAD_DIM = 128
 _MIN_COMPUTE_CAPABILITY = 8.0
 # On an H200, at length 128 cuDNN takes half the time of XLA. Shorter rows have not been measured.
 MIN_LENGTH = 128
-# How much slower a backend may be and still be preferred: cuDNN's gradients of queries differ from run to run, as measured in rows
-# of 512 tokens and more.
+# How much slower a backend may be and still be preferred: cuDNN's gradients of queries differ from run to run, as measured in
+# rows of 512 tokens and more.
 _REPRODUCIBLE = 1.15
 
 
