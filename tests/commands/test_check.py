@@ -12,6 +12,7 @@ from command_line import listing
 
 from bertfam import cli
 from bertfam.data import vocabularies
+from bertfam.data.checks import sampling
 from bertfam.errors import UserError
 
 GOOD = ("--gin_file={folder}/run.gin", "--input={folder}/text/train.txt", "--vocab={folder}/vocab")
@@ -92,7 +93,7 @@ def test_show_gives_every_value_its_origin(trained, capsys):
 def test_a_vocabulary_without_a_mask_token_is_refused(trained, tmp_path, monkeypatch, capsys):
     """All other mistakes are in the catalogue."""
     monkeypatch.chdir(tmp_path)
-    made = ["vocab", "--input={folder}/text/train.txt", "--kind=unigram", "--layout=t5", "--size=300", "--output=maskless"]
+    made = ["vocab", "--input={folder}/text/held-out.txt", "--kind=unigram", "--layout=t5", "--size=300", "--output=maskless"]
     assert cli.main(words(trained, *made)[1:]) == 0
     capsys.readouterr()
     before = listing(trained.folder), listing(tmp_path)
@@ -191,10 +192,11 @@ def test_text_that_does_not_fit(trained, tmp_path, capsys):
     assert of_packed == found[:2]
 
 
-def test_no_more_than_a_sample_is_read(trained, tmp_path, capsys):
+def test_no_more_than_a_sample_is_read(trained, tmp_path, monkeypatch, capsys):
     """What is wrong far behind the beginning of a file is not seen, and the sample is called one."""
+    monkeypatch.setattr(sampling, "CHARACTERS", 200_000)
     words_ = (trained.folder / "text/held-out.txt").read_text().split()
-    text = "\n\n".join(f"{' '.join(words_[:250])}\nNumber ∰ {'∯ ' * 20} {number}." for number in range(1500))
+    text = "\n\n".join(f"{' '.join(words_[:250])}\nNumber ∰ {'∯ ' * 20} {number}." for number in range(1000))
     (tmp_path / "long.txt").write_text(text)
     with open(tmp_path / "long.txt", "ab") as file:
         file.write(b"\n\n\xff\xfe is no UTF-8\n")
