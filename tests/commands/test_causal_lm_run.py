@@ -46,7 +46,7 @@ def lines(model_dir, split):
 
 
 @pytest.fixture(scope="module")
-def run(trained, tmp_path_factory):
+def run(trained, caches_in_process, tmp_path_factory):
     folder = tmp_path_factory.mktemp("causal_lm")
     text = trained.folder / "text/train.txt"
     (folder / "run.gin").write_text(RUN)

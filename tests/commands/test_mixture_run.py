@@ -68,7 +68,7 @@ def losses(model_dir):
     return {(line["split"], line["step"]): line["loss"] for line in lines if line["split"] != "time"}
 
 
-def test_from_three_corpora_to_an_exported_model(folder, compilations):
+def test_from_three_corpora_to_an_exported_model(folder, caches_in_process, compilations):
     run("pretrain", f"--gin_file={folder / 'run.gin'}", f"--model_dir={folder / 'model'}")
     whole = losses(folder / "model")
     assert {("train", 1), ("train", 4), ("eval", 2), ("eval", 4)} <= whole.keys()

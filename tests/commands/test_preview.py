@@ -124,7 +124,7 @@ FILES = ("--input={folder}/text/held-out.txt", "--vocab={folder}/vocab", "--leng
 
 
 @pytest.mark.parametrize("flags", [[*FILES, "--json"], FILES, ["--model_dir={other}", "--vocab={folder}/vocab"]])
-def test_a_temporary_cache_leaves_nothing_behind(trained, tmp_path, monkeypatch, capfd, flags):
+def test_a_temporary_cache_leaves_nothing_behind(trained, caches_in_process, tmp_path, monkeypatch, capfd, flags):
     """The token cache is built in a temporary folder that no output names; stdout has the rows alone."""
     temporary, other = tmp_path / "temporary", tmp_path / "other"
     temporary.mkdir()

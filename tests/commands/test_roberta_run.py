@@ -19,7 +19,7 @@ CHECKPOINT_EVERY = 3
 BATCH_SIZE = 4
 Run.log_every = 1
 Stage.length = 32
-RobertaConfig.num_layers = 2
+RobertaConfig.num_layers = 1
 RobertaConfig.hidden_size = 16
 RobertaConfig.num_heads = 2
 RobertaConfig.feed_forward_size = 32
@@ -27,7 +27,7 @@ RobertaConfig.max_length = 32
 """
 
 
-def test_pretrain_export_fill(trained, tmp_path, capsys):
+def test_pretrain_export_fill(trained, caches_in_process, tmp_path, capsys):
     text = trained.folder / "text/train.txt"
     (tmp_path / "run.gin").write_text(RUN)
     assert cli.main(["vocab", "--kind=byte_bpe", "--size=320", f"--input={text}", f"--output={tmp_path / 'vocab'}"]) == 0
