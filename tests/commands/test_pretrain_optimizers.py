@@ -86,7 +86,7 @@ def test_another_optimizer_an_average_and_inspections(words, trained, tmp_path, 
 
 def test_a_run_that_diverges_ends_with_a_line_and_keeps_its_last_good_checkpoint(words, tmp_path):
     # Rates of 1e38 a step: the third update has nothing finite to start from.
-    diverging = ["--gin.LinearDecay.peak=1e38", "--gin.LinearDecay.warmup_steps=0"]
+    diverging = ["--gin.LinearDecay.peak=1e38", "--gin.LinearDecay.warmup_steps=0", "--gin.BertConfig.num_layers=1"]
     done = in_process(*words(tmp_path / "model", *diverging, saved=1))
     assert done.returncode == 1 and "Traceback" not in done.stderr
     (error,) = [line for line in done.stderr.splitlines() if line.startswith("bertfam: error: ")]
@@ -99,10 +99,11 @@ def test_a_run_that_diverges_ends_with_a_line_and_keeps_its_last_good_checkpoint
     assert last["skipped"] > 0 and newest(tmp_path / "model") == 4
 
 
-def test_text_without_targets_is_reported(trained, tmp_path, capsys):
+def test_text_without_targets_is_reported(trained, caches_in_process, tmp_path, capsys):
     """Every word is unknown, and rows of unknown tokens have nothing to mask."""
     (tmp_path / "text.txt").write_text("\n\n".join(["\u2603 \u2603"] * 9))
     settings = ["Run.objective=@Mlm()", "Mlm.model=@BertConfig()", "TextData.rows=@Chunks()", "BATCH_SIZE=1", "EVAL_EVERY=0"]
+    settings.append("BertConfig.num_layers=1")
     flags = [f"--gin.{setting}" for setting in [*settings, "Run.stages=(@short/Stage(),)", "short/Stage.steps=3"]]
     words = [f"--input={tmp_path / 'text.txt'}", f"--vocab={trained.folder / 'vocab'}", f"--model_dir={tmp_path / 'model'}"]
     assert cli.main(["pretrain", f"--gin_file={trained.folder / 'run.gin'}", *words, *flags]) == 0
