@@ -121,7 +121,7 @@ def _peers(work: Work, window: Window, segment_ids: np.ndarray) -> dict[str, Run
         def cudnn_packed(inputs: Inputs) -> jax.Array:
             from jax._src.cudnn import fused_attention_stablehlo as cudnn
 
-            sequences = {"q_seqlen": lengths, "kv_seqlen": lengths, "q_offsets": offsets, "kv_offsets": offsets}
+            sequences: dict[str, Any] = {"q_seqlen": lengths, "kv_seqlen": lengths, "q_offsets": offsets, "kv_offsets": offsets}
             scale = inputs.query.shape[-1] ** -0.5
             return cudnn.dot_product_attention(*inputs[:3], **sequences, scale=scale, mask_type=cudnn.MaskType.PADDING)
 
@@ -153,8 +153,9 @@ def results(run: Run, inputs: Inputs, gradient: jax.Array) -> tuple[jax.Array, .
 def error(outputs: Sequence[jax.Array], inputs: Inputs, gradient: jax.Array, request: Request) -> float:
     """Return the largest relative error of the first row's results."""
     assert inputs.arrays is not None
-    arrays = inputs.arrays | {"global_tokens": inputs.arrays["global_tokens"][:1]}
-    exact = Inputs(*(array[:1].astype(jnp.float32) for array in inputs[:3]), inputs.segment_ids[:1], arrays=arrays)
+    arrays = {**inputs.arrays, "global_tokens": inputs.arrays["global_tokens"][:1]}
+    query, key, value = (array[:1].astype(jnp.float32) for array in inputs[:3])
+    exact = Inputs(query, key, value, inputs.segment_ids[:1], arrays=arrays)
     reference = replace(request, dtype="float32")
     with jax.default_matmul_precision("highest"):
         run = jax.jit(lambda inputs, gradient: results(lambda one: Reference().run(one, reference)[0], inputs, gradient))

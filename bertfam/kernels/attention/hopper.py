@@ -123,12 +123,13 @@ def _in_window(inputs: Inputs, window: Window, settings: "Settings") -> tuple[ja
 
 def _block_sparse(inputs: Inputs, pattern: BlockSparse, settings: "Settings") -> jax.Array:
     assert inputs.arrays is not None
+    random_blocks = inputs.arrays["random_blocks"]
     heads, key_heads = inputs.query.shape[2], inputs.key.shape[2]
     if heads != key_heads:  # the random blocks of each query head are others
         key, value = (jnp.repeat(array, heads // key_heads, axis=2) for array in (inputs.key, inputs.value))
         inputs = inputs._replace(key=key, value=value)
     sides = intervals(_padded(inputs.segment_ids), None, None, None)
-    queries, keys = block_sparse_pairs(pattern, inputs.arrays["random_blocks"])
+    queries, keys = block_sparse_pairs(pattern, random_blocks)
     return _run(inputs, listed_visits(*sides, queries, keys), listed_visits(*sides, keys, queries), settings)[0]
 
 

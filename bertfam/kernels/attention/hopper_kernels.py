@@ -16,9 +16,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
+from jax.experimental.pallas import mosaic_gpu
 
 from bertfam.kernels.attention.tiles import ROWS, Visits
+
+plgpu: Any = mosaic_gpu  # types are checked with a jax that is older than the kernels require
 
 # Measured on an H200, forward and each gradient: blocks of 128 columns or three stages are slower, in long rows too.
 _STAGES = 2  # steps whose columns are in shared memory at a time
