@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, NoReturn
 from typing_extensions import override
 
 from bertfam import __version__, interrupts
-from bertfam.errors import MissingFlag, TrainingError, TransientError, UserError, out_of_memory, report
+from bertfam.errors import MissingFlag, TrainingError, TransientError, UserError, device_fault, out_of_memory, report
 from bertfam.sharding import libtpu
 from bertfam.suggest import did_you_mean
 
@@ -76,7 +76,7 @@ _COLLECTOR_THRESHOLD = 50_000
 
 
 # type of a flag -> name of the type in messages
-_NUMBERS: dict[Any, str] = {int: "whole number", float: "number"}
+_NUMBERS: dict[Any, str] = {int: "whole number in digits, such as 30000", float: "number"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -147,6 +147,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return report(UserError(f"{where} cannot be written ({error.strerror}); free some space"))
         if out_of_memory(error):
             return report(error)
+        if fault_of_devices := device_fault(error):
+            return report(fault_of_devices)
         from bertfam.storage.faults import explain
 
         if (fault := explain(error)) is error:

@@ -1,5 +1,6 @@
 """User-facing errors, warnings and exit codes."""
 
+import os
 import sys
 import traceback
 from collections.abc import Iterable
@@ -100,6 +101,24 @@ def out_of_memory(error: BaseException) -> str | None:
             "--slice=here` with the run's files finds what fits"
         )
     return None
+
+
+def device_fault(error: BaseException) -> UserError | TrainingError | None:
+    """Return the error to report for an exception of JAX that says that it cannot start the devices; None for others."""
+    message = str(error).partition(" (set JAX_PLATFORMS")[0]
+    frames = traceback.extract_tb(error.__traceback__)
+    # JAX asserts, without a message, that the plugin of the only platform in JAX_PLATFORMS is installed.
+    has_no_plugin = isinstance(error, AssertionError) and not message and bool(frames) and frames[-1].name == "backends"
+    if not has_no_plugin and not (isinstance(error, RuntimeError) and message.startswith("Unable to initialize backend")):
+        return None
+    platforms = os.environ.get("JAX_PLATFORMS", "")
+    where = f"JAX_PLATFORMS={platforms}: " if platforms else ""
+    if has_no_plugin or "not in the list of known backends" in message or "No visible GPU devices" in message:
+        return UserError(
+            f"{where}JAX has no such device on this machine ({message or 'its plugin is not installed'}): unset JAX_PLATFORMS to "
+            "use the devices that there are; GPUs require bertfam[cuda], TPUs bertfam[tpu]"
+        )
+    return TrainingError(f"{where}JAX cannot start the devices ({message}): look for another process that uses them")
 
 
 def _one_line(error: BaseException) -> str:

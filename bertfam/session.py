@@ -316,6 +316,18 @@ def open_saved_run(model_dir: Path) -> SavedRun:
     return SavedRun(run.sized(vocabulary.size), vocabulary)
 
 
-def open_saved_cache(run: Run, model_dir: Path, directory: str | None = None) -> TokenCache:
-    """Open the token cache of a MODEL_DIR, or another one in its place."""
+def open_saved_cache(run: Run, model_dir: Path, directory: str | None = None, *, otherwise: str = "") -> TokenCache:
+    """Open the token cache of a MODEL_DIR, or another one in its place.
+
+    Args:
+      run: the run.
+      model_dir: its folder.
+      directory: the other cache; None: that of the run.
+      otherwise: what the command offers if the run's is not on this machine, beside copying it there.
+
+    Raises:
+      UserError: there is no such cache.
+    """
+    if directory is None and not is_used(own := run.data.cache_directory(model_dir)):
+        raise UserError(f"{own}, the token cache of {model_dir}, does not exist on this machine: copy it there{otherwise}")
     return TokenCache(directory or run.data.cache_directory(model_dir))

@@ -44,5 +44,5 @@ def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[argpar
         for flag in ("slice", "image"):
             if not getattr(options, flag):
                 parser.error(f"create requires --{flag}")
-        common.require_command(parser, command)
+        common.check_command(parser, command)
     return options, command

@@ -28,6 +28,9 @@ RESTART_REASONS = {  # exit statuses after which a run is restarted
     STUCK: "was stuck",
     LOST: "lost one of its processes",
 }
+_TRAININGS = ("pretrain", "distill")  # commands that launchers are for
+_DASH = "[-\u2010-\u2015\u2212]"  # also those that web pages and word processors write in place of -
+_FLAG = re.compile(rf"(?P<dashes>{_DASH}{{1,2}})(?P<name>[A-Za-z](?:\w|{_DASH})*)(?==|\Z)")  # not of gin: --gin.NAME
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # accepted by Google Cloud, Kubernetes and XPK
 
 
@@ -94,10 +97,25 @@ def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[argpar
     return parser.parse_args(words[:cut]), list(words[cut + 1 :])
 
 
-def require_command(parser: argparse.ArgumentParser, command: Sequence[str]) -> None:
-    """Exit with an error if the command is empty."""
+def check_command(parser: argparse.ArgumentParser, command: Sequence[str]) -> None:
+    """Exit with an error if the command is empty, or a training of bertfam that every machine would refuse.
+
+    Only the names of flags are looked at, which are letters, digits and _, and --model_dir, without which nothing is trained.
+    """
     if not command:
         parser.error("no command: write it after --")
+    if command[0] in _TRAININGS:
+        parser.error(f"{command[0]} is a command of bertfam: write -- bertfam {command[0]}")
+    if Path(command[0]).name != "bertfam" or command[1:2] not in [[name] for name in _TRAININGS]:
+        return
+    flags = [(match["dashes"], match["name"]) for text in command[2:] if (match := _FLAG.match(text))]
+    if ("--", "help") in flags or ("-", "h") in flags:
+        return
+    for dashes, flag in flags:
+        if (right := "--" + re.sub(_DASH, "_", flag)) != dashes + flag:
+            parser.error(f"{dashes}{flag} is no flag of bertfam {command[1]}: write {right}")
+    if ("--", "model_dir") not in flags:
+        parser.error(f"bertfam {command[1]} requires --model_dir=DIR")
 
 
 def add_dry_run(parser: argparse.ArgumentParser) -> None:

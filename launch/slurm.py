@@ -80,7 +80,7 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--xla_flags", action="store_true", help="set the compiler flags for GPUs of launch/xla_flags.py")
     common.add_dry_run(parser)
     options, command = common.parse(parser, words)
-    common.require_command(parser, command)
+    common.check_command(parser, command)
     for flag in options.sbatch:
         if not flag.startswith("-"):
             parser.error(f"--sbatch={flag} is not a flag of sbatch: write --sbatch=--{flag}")

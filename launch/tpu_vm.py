@@ -85,7 +85,7 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
         if options.action in actions and not getattr(options, flag):
             parser.error(f"{options.action} requires --{flag}")
     if options.action in ("train", "run"):
-        common.require_command(parser, command)
+        common.check_command(parser, command)
     for path in map(pathlib.Path, options.copy):
         if path.is_absolute() or ".." in path.parts or not path.parts:
             parser.error(f"--copy={path} is not below the current folder: write a relative path without ..")

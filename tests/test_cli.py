@@ -20,6 +20,11 @@ HEAVY = ("jax", "flax", "numpy", "tensorflow", "seqio", "orbax", "tokenizers", "
 COMMANDS = list(cli.COMMANDS)
 
 
+def backends():
+    """Fail as JAX's function of this name does if the plugin of the only platform is missing."""
+    raise AssertionError
+
+
 def toy_main(args):
     if args.fail == "mistake":
         raise UserError("a.gin:3: two lines\nbecome one")
@@ -27,6 +32,10 @@ def toy_main(args):
         raise ValueError("a fault")
     if args.fail == "interrupt":
         raise KeyboardInterrupt
+    if args.fail == "plugin":
+        backends()
+    if args.fail:
+        raise RuntimeError(args.fail)
     print(vars(args))
     return 7
 
@@ -139,6 +148,22 @@ def test_output_that_cannot_be_written(redirection, status, message):
 def test_bug_keeps_its_traceback(toy):
     with pytest.raises(ValueError, match="a fault"):
         cli.main(["toy", "--model_dir=m", "--fail=fault"])
+
+
+@pytest.mark.parametrize(
+    ("failure", "status"),
+    [
+        ("Unable to initialize backend 'rocm': Backend 'rocm' is not in the list of known backends: ['cpu']. (set X)", 2),
+        ("Unable to initialize backend 'cuda': FAILED_PRECONDITION: No visible GPU devices. (set X)", 2),
+        ("Unable to initialize backend 'tpu': ABORTED: the chip is in use. (set X)", 1),
+        ("plugin", 2),
+    ],
+)
+def test_missing_devices_are_one_line(toy, capsys, monkeypatch, failure, status):
+    monkeypatch.setenv("JAX_PLATFORMS", "other")
+    assert cli.main(["toy", "--model_dir=m", f"--fail={failure}"]) == status
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("bertfam: error: JAX_PLATFORMS=other: JAX ") and ("backend '" in line or "plugin is not" in line)
 
 
 def test_interrupt_is_one_line_and_exit_code_130(toy, capsys):

@@ -1,6 +1,7 @@
 """Opening of a run: the order of its steps, and the result of each."""
 
 import copy
+import dataclasses
 
 import pytest
 
@@ -63,6 +64,10 @@ def test_run_needs_a_configuration_and_a_folder_of_its_own(tmp_path):
     (tmp_path / "letter.txt").touch()
     with pytest.raises(UserError, match=r"letter\.txt"):
         session.find_gin_files(["a.gin"], tmp_path)
+    for name, flag in (("vocab.txt", "--vocab="), ("cache.json", "--cache_dir="), ("config.json", "--init_from=")):
+        (tmp_path / name).touch()
+        with pytest.raises(UserError, match=f"{flag}{tmp_path}"):
+            session.find_gin_files([], tmp_path)
     (tmp_path / "config.gin").touch()
     saved = str(tmp_path / "config.gin")
     assert session.find_gin_files([], tmp_path) == [saved]
@@ -71,6 +76,12 @@ def test_run_needs_a_configuration_and_a_folder_of_its_own(tmp_path):
     over, whole = (str(tmp_path.parent / name) for name in ("over.gin", "whole.gin"))
     assert session.find_gin_files([over], tmp_path) == [saved, over]
     assert session.find_gin_files([whole], tmp_path) == [whole]
+
+
+def test_token_cache_that_stayed_on_another_machine_is_named(configuration, tmp_path):
+    run = dataclasses.replace(configuration.run, data=dataclasses.replace(configuration.run.data, cache_dir="/nowhere/cache"))
+    with pytest.raises(UserError, match=rf"/nowhere/cache, .* {tmp_path}, .* by --cache_dir"):
+        session.open_saved_cache(run, tmp_path, otherwise=", or name its copy by --cache_dir")
 
 
 def test_command_opens_in_order_and_changes_no_flag(cache_dir, monkeypatch, capsys):

@@ -3,7 +3,7 @@
 import argparse
 
 from bertfam.commands import flags
-from bertfam.errors import UserError
+from bertfam.errors import UserError, warn
 from bertfam.storage.paths import to_path
 
 SUMMARY = "tokenise a corpus once, into a token cache"
@@ -74,6 +74,7 @@ def main(args: argparse.Namespace) -> int:
     check_buildable(data)
 
     from bertfam.data import vocabularies
+    from bertfam.data.checks.diagnosis import cache_warnings
     from bertfam.data.token_cache import builder
     from bertfam.data.token_cache.build_folder import clear_finished
     from bertfam.data.token_cache.cache import TokenCache
@@ -97,6 +98,7 @@ def main(args: argparse.Namespace) -> int:
         from bertfam.data.token_cache import beam
 
         beam.build(data.corpora, vocabulary, output, shlex.split(args.beam), least_documents=least)
+    warn(cache_warnings(TokenCache(output), vocabulary, to_path(data.vocabulary)))
     print(f"token cache: {output}")
     return 0
 

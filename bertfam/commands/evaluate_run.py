@@ -97,7 +97,8 @@ def _open(args: argparse.Namespace, split: str) -> Evaluation:
         run, cache = model.run, TokenCache(args.cache_dir)
     else:
         run = read_run(args.model_dir)
-        cache = session.open_saved_cache(run, to_path(args.model_dir), args.cache_dir)
+        elsewhere = ", or name its copy by --cache_dir"
+        cache = session.open_saved_cache(run, to_path(args.model_dir), args.cache_dir, otherwise=elsewhere)
         model = open_model(args.model_dir, args.step, average=args.average)
         step = model.step
     if vocabularies.load(cache.vocabulary_directory).fingerprint != model.vocabulary.fingerprint:

@@ -50,6 +50,19 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def check_other_folder(init_from: str, model_dir: Path) -> None:
+    """Raise UserError if a run is to start from its own folder."""
+    from bertfam.errors import UserError
+    from bertfam.storage.buckets import is_remote
+
+    ours, theirs = (path if is_remote(path) else path.resolve() for path in (model_dir, to_path(init_from)))
+    if ours == theirs:
+        raise UserError(
+            f"--init_from={init_from} is the --model_dir of this run: leave --init_from out to resume it, or name another "
+            "--model_dir to start a new run from it"
+        )
+
+
 @dataclass(frozen=True)
 class InitFlags:
     """Values of the warm-start flags.

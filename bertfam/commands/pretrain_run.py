@@ -13,6 +13,7 @@ from bertfam import session
 from bertfam.commands import flags, init_flags
 from bertfam.commands.init_flags import InitFlags
 from bertfam.config import Defaults
+from bertfam.data.checks.diagnosis import cache_warnings
 from bertfam.data.corpora.corpus import SPLITS
 from bertfam.data.token_cache.build_process import open_token_cache
 from bertfam.data.token_cache.builder import fingerprint
@@ -175,6 +176,8 @@ def _load_configuration(
 ) -> tuple[session.TrainingConfiguration, session.OpenTeacher]:
     """Load the configuration of the flags, with what MODEL_DIR, --init_from and the teacher add."""
     model_dir, source, used, defaults = to_path(args.model_dir), None, None, Defaults()
+    if args.init_from:
+        init_flags.check_other_folder(args.init_from, model_dir)
     gin_files = session.find_gin_files(args.gin_file, model_dir, required=not args.init_from)
     if args.init_from:
         flags.import_modules(args)
@@ -268,7 +271,8 @@ def _open_data(
             check_text(cache.fingerprint, str(cache.directory), model_dir)
         data = session.open_data(run, cache, vocabulary.vocabulary)
     if processes.first:
-        warn(run_warnings(run, data.training, data.held_out))
+        unknown = cache_warnings(cache, vocabulary.vocabulary, vocabulary.folder)
+        warn(unknown + run_warnings(run, data.training, data.held_out))
     return cache, data
 
 

@@ -3,6 +3,7 @@
 `json` alone has no limits: 200 MB of nested lists become gigabytes of objects, and 100,000 levels a RecursionError.
 """
 
+import codecs
 import json
 import os
 import re
@@ -85,8 +86,11 @@ def read_text(path: Path) -> str:
     Raises:
       UserError: As `read_bytes`, or if the file is not UTF-8.
     """
+    raw = read_bytes(path)
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UserError(f"{path} is UTF-16, as Windows programs save text: convert it, for example with iconv -f UTF-16 -t UTF-8")
     try:
-        return read_bytes(path).decode("utf-8-sig")
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(
             f"{path} is not UTF-8 at byte {error.start}: check that it is the file of a vocabulary or model"

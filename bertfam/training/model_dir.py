@@ -67,7 +67,18 @@ def check_folder(model_dir: Path) -> None:
         raise UserError(f"--model_dir={model_dir} is a file; name a folder")
     other = sorted(path.name for path in model_dir.iterdir() if path.name not in _OWN and not path.name.startswith("."))
     if other and not (model_dir / "config.gin").is_file():
-        raise UserError(f"--model_dir={model_dir} holds {other[0]} and no run (no config.gin): name a new folder")
+        raise UserError(f"--model_dir={model_dir} holds {other[0]} and no run (no config.gin): {_fix_of_other(model_dir)}")
+
+
+def _fix_of_other(folder: Path) -> str:
+    """Return how to give a folder that is no MODEL_DIR to a command."""
+    if (folder / "config.json").is_file():
+        return f"it is a Hugging Face folder, so start a new run from it by --init_from={folder} and another --model_dir"
+    if (folder / "cache.json").is_file():
+        return f"it is a token cache, so give it as --cache_dir={folder}, and another --model_dir"
+    if any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt", "spiece.model")):
+        return f"it is a vocabulary, so give it as --vocab={folder}, and another --model_dir"
+    return "name a new folder"
 
 
 def check_resumes(model_dir: Path, run: Run, given: Sequence[str | Path], step: int) -> None:

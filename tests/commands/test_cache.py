@@ -74,6 +74,13 @@ def test_mistakes_are_one_line_and_write_nothing(folder, words, message, capfd):
     assert sorted(folder.rglob("*")) == before
 
 
+def test_text_of_another_language_than_the_vocabulary_is_reported(folder, capsys):
+    (folder / "chinese.txt").write_text("今天天气很好。\n我们去公园。\n\n他在家看书。\n" * 9)
+    assert cli.main(["cache", "--input=chinese.txt", "--vocab=vocab", "--output=cache", "--processes=0"]) == 0
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
+    assert "% of the tokens" in line and "unknown to the vocabulary vocab" in line
+
+
 def test_an_empty_folder_is_built_in(folder, capsys):
     for name in ("empty", "other"):
         (folder / name).mkdir()

@@ -198,6 +198,13 @@ def test_mistakes(trained, others, tmp_path, capsys, flags, message):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_run_does_not_start_from_its_own_folder(trained, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(trained.folder)
+    for other in (trained.model_dir, "model/../model"):
+        assert cli.main(["pretrain", f"--init_from={other}", "--model_dir=model"]) == 2
+        assert capsys.readouterr().err.startswith(f"bertfam: error: --init_from={other} is the --model_dir of this run: leave")
+
+
 @pytest.fixture
 def text(trained, caches_in_process, tmp_path):
     """Return the flags of a little text."""

@@ -6,6 +6,7 @@ import pytest
 from fake_cloud import LAUNCH
 
 COMMAND = ["--", "bertfam", "pretrain", "--model_dir=model"]
+TRAIN = ["/opt/venv/bin/bertfam", "pretrain"]
 VM = ["bert", "--zone=z"]
 NO_SLICE = "'v9-3' is not a slice; write v5e-16, 2xv6e-256, v5p-128 (v4, v5e, v5p, v6e)"
 SIZES = "v6e-1, v6e-4, v6e-8, v6e-16, v6e-32, v6e-64, v6e-128, v6e-256"
@@ -49,6 +50,23 @@ SIZES = "v6e-1, v6e-4, v6e-8, v6e-16, v6e-32, v6e-64, v6e-128, v6e-256"
         ),
         (["xpk.py", "create", "bert", "--cluster=c", "--image=i", *COMMAND], "create requires --slice"),
         (["slurm.py", "bert"], "no command: write it after --"),
+        (["slurm.py", "bert", "--", *TRAIN, "--model-dir=m"], "--model-dir is no flag of bertfam pretrain: write --model_dir"),
+        (
+            ["gke.py", "create", "bert", "--slice=v5e-8", "--image=i", "--", *TRAIN, "-model_dir", "m"],
+            "-model_dir is no flag of bertfam pretrain: write --model_dir",
+        ),
+        (
+            ["xpk.py", "create", "bert", "--cluster=c", "--slice=v5e-8", "--image=i", "--", *TRAIN, "–model_dir=m"],
+            "–model_dir is no flag of bertfam pretrain: write --model_dir",
+        ),
+        (
+            ["tpu_vm.py", "run", *VM, "--slice=v5e-8", "--", *TRAIN, "--gin_file=a.gin"],
+            "bertfam pretrain requires --model_dir=DIR",
+        ),
+        (
+            ["local.py", "--processes=2", "--", "distill", "--model_dir=m"],
+            "distill is a command of bertfam: write -- bertfam distill",
+        ),
         (
             ["slurm.py", "bert", "--nodes=2", "--nodes", "3", *COMMAND],
             "--nodes=2 and --nodes=3: the flag has one value; give it once",
@@ -76,6 +94,20 @@ def test_mistake_in_flags_of_a_launcher_is_one_line(cloud, words, message):
 def test_missing_program_is_reported(cloud):
     process = cloud.launch("gke.py", "delete", "bert", PATH="/nowhere")
     assert (process.returncode, process.stderr) == (2, "bertfam: error: command not found: kubectl\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [*TRAIN, "--help"],
+        [*TRAIN, "--model_dir", "m", "--gin.a-b/Stage.steps=3", "--gin.X='--a-b'", "-"],
+        ["bertfam", "evaluate", "--model_dir=m", "--x-y"],
+        ["python", "my-program.py", "--model-dir=m"],
+    ],
+)
+def test_other_commands_are_passed_on(cloud, words):
+    process = cloud.launch("slurm.py", "bert", "--dry_run", "--", *words)
+    assert (process.returncode, process.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("script", ["local.py", "tpu_vm.py", "gke.py", "slurm.py", "xpk.py"])

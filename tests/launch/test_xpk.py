@@ -2,7 +2,7 @@
 
 import subprocess
 
-COMMAND = ["bertfam", "pretrain", "--gin.A=$HOME $(id) $$ 'x' \\", 'a\n\t"b"', "plain", "ü'\n"]
+COMMAND = ["bertfam", "pretrain", "--model_dir=gs://b/m", "--gin.A=$HOME $(id) $$ 'x' \\", 'a\n\t"b"', "plain", "ü'\n"]
 FLAGS = ["--cluster=c", "--slice=2xv5e-16", "--image=registry/bertfam:1"]
 
 

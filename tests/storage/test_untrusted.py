@@ -30,6 +30,13 @@ def test_files_without_a_bounded_json_object_are_refused(tmp_path, data, message
         untrusted.read_json(tmp_path / "a")
 
 
+@pytest.mark.parametrize(("encoding", "name"), [("utf-16", "UTF-16"), ("latin-1", "not UTF-8 at byte 1")])
+def test_text_in_another_encoding_is_refused(tmp_path, encoding, name):
+    (tmp_path / "vocab.txt").write_text("zü", encoding=encoding)
+    with pytest.raises(UserError, match=rf"vocab\.txt is {name}"):
+        untrusted.read_text(tmp_path / "vocab.txt")
+
+
 def test_brackets_in_texts_are_no_levels_and_a_byte_order_mark_is_skipped(tmp_path):
     text = '\ufeff{"a": "' + "[" * 500 + '\\"' + "{" * 500 + '", "b": "\\ud83d\\ude00"}'
     (tmp_path / "a").write_text(text, encoding="utf-8")

@@ -9,7 +9,9 @@ from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.rows.batches import Examples
 from bertfam.data.rows.layout import PackableRows, RowLayout
 from bertfam.data.rows.text_pairs import TextPairs
+from bertfam.data.token_cache.cache import TokenCache
 from bertfam.data.token_cache.documents import Documents
+from bertfam.data.vocabularies import Vocabulary
 
 # A greater share of unknown tokens or of padding, or fewer documents, are worth a warning.
 MUCH_UNKNOWN, MUCH_PADDING, FEW_DOCUMENTS = 0.01, 1 / 3, 50
@@ -25,19 +27,30 @@ def text_warnings(documents: Documents, tokens: TokenIds, vocabulary: str | Path
       vocabulary: the vocabulary's folder.
       is_whole: True if these are all documents of the split.
     """
-    lines = []
-    unknown = unknown_share(documents, tokens)
-    if unknown > MUCH_UNKNOWN:
-        lines.append(
-            f"{unknown:.1%} of the tokens of {documents.name} are unknown to the vocabulary {vocabulary} (more than "
-            f"{MUCH_UNKNOWN:.0%}): train one on this text with `bertfam vocab`, or check --encoding"
-        )
+    lines = unknown_warnings(documents, tokens, vocabulary)
     if is_whole and len(documents) < FEW_DOCUMENTS:
         lines.append(
             f"{documents.name} has {len(documents)} documents (fewer than {FEW_DOCUMENTS}): little is held out of so few, and "
             "random second sentences repeat; blank lines separate documents, unless --input_format says otherwise"
         )
     return lines
+
+
+def unknown_warnings(documents: Documents, tokens: TokenIds, vocabulary: str | Path) -> list[str]:
+    """Return a warning about text of which much is unknown to the vocabulary in a folder, such as text of another language."""
+    unknown = unknown_share(documents, tokens)
+    if unknown <= MUCH_UNKNOWN:
+        return []
+    return [
+        f"{unknown:.1%} of the tokens of {documents.name} are unknown to the vocabulary {vocabulary} (more than "
+        f"{MUCH_UNKNOWN:.0%}): train one on this text with `bertfam vocab`, or check --encoding"
+    ]
+
+
+def cache_warnings(cache: TokenCache, vocabulary: Vocabulary, folder: str | Path) -> list[str]:
+    """Return `unknown_warnings` of the training text of a token cache; `folder` is that of the vocabulary."""
+    texts = [cache.documents("train", name, vocabulary.size) for name in cache.corpora]
+    return [line for text in texts for line in unknown_warnings(text, vocabulary.token_ids, folder)]
 
 
 def unknown_share(documents: Documents, tokens: TokenIds) -> float:

@@ -66,7 +66,7 @@ def read_lines(path: str | os.PathLike[str], encoding: str = "utf-8", *, strip: 
     other = ""
     for block in _blocks(path):
         if not offset:
-            other = next((fix for start, fix in _OTHER_FILES.items() if block.startswith(start)), "")
+            other = _other_file(block)
         state = decoder.getstate()
         try:
             text = decoder.decode(block, final=not block)
@@ -94,6 +94,13 @@ def read_lines(path: str | os.PathLike[str], encoding: str = "utf-8", *, strip: 
         offset += len(block)
     if pending:
         yield pending.strip() if strip else pending
+
+
+def _other_file(block: bytes) -> str:
+    """Return what a file that begins with these bytes is, and what to do about it; "" if that is unknown."""
+    if block[257:262] == b"ustar":
+        return "a tar archive; unpack it first"
+    return next((fix for start, fix in _OTHER_FILES.items() if block.startswith(start)), "")
 
 
 def _blocks(path: str | os.PathLike[str]) -> Iterator[bytes]:

@@ -33,8 +33,11 @@ def load(folder: str | os.PathLike[str]) -> Vocabulary:
     elif (path / "vocab.json").exists():
         kind = "BPE"
     else:
-        is_inside = (path / "vocab").is_dir()
-        fix = f"name {path / 'vocab'}" if is_inside else "make one with bertfam vocab"
+        fix = "make one with bertfam vocab"
+        if (path / "vocab").is_dir():
+            fix = f"name {path / 'vocab'}"
+        elif (path / "config.json").is_file():
+            fix = "copy the files of the model's tokenizer into it (tokenizer.save_pretrained of transformers)"
         raise UserError(f"{path} holds no vocabulary ({_FILES}): {fix}")
     if kind == "WordPiece":
         from bertfam.data.vocabularies.wordpiece import WordPiece

@@ -5,6 +5,7 @@ import encodings
 import gzip
 import pkgutil
 import random
+import tarfile
 
 import pytest
 import zstandard
@@ -75,6 +76,15 @@ def test_nul_characters_are_located(tmp_path, block):
         line = text[:position].replace("\r\n", "\n").replace("\r", "\n").count("\n") + 1
         with pytest.raises(UserError, match=f":{line}: a NUL character"):
             list(read_lines(tmp_path / "a"))
+
+
+def test_archives_are_named(tmp_path):
+    (tmp_path / "a.txt").write_text("A text.\n")
+    path = tmp_path / "a.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        archive.add(tmp_path / "a.txt", "a.txt")
+    with pytest.raises(UserError, match=f"{path}:1: .*tar archive; unpack it"):
+        list(read_lines(path))
 
 
 def test_lines_above_the_limit_are_refused(tmp_path, block, monkeypatch):
