@@ -63,6 +63,17 @@ STUDIES = {
         (*_SIXTEEN, "--gin.Ramp.multiple=256"),
         _MOST,
     ),
+    "modernbert_large_long": _study(
+        "ModernBERT-large, long rows", "modernbert_base_long", "modernbert_large", _SIXTEEN, ("v5p-128",)
+    ),
+    # 576 rows are too few for 256 chips.
+    "modernbert_large_long_256": _study(
+        "ModernBERT-large, long rows",
+        "modernbert_base_long",
+        "modernbert_large",
+        (*_SIXTEEN, "--gin.MeshShape.sequence=4"),
+        ("v5e-256",),
+    ),
     "gpt2_xl": _study("GPT-2 XL", "gpt2_small", "gpt2_xl", _SIXTEEN),
     "t5_1_1_xxl": _study("T5 1.1 XXL", "t5_1_1_base", "t5_1_1_xxl", _ALL),
     "palm_62b": _study("PaLM 62B", "palm_8b", "palm_62b", _ALL),

@@ -113,6 +113,11 @@ class BertConfig(Sizes):
         """Rows of further tables by name; every token is given the first row. BERT has no such table."""
         return {}
 
+    @property
+    def num_extra_tokens(self) -> int:
+        """Tokens with embeddings of their own that the encoder puts before those of each row. BERT has none."""
+        return 0
+
     def encoder(self, execution: Execution = _EXECUTION) -> "Encoder":
         """Return the encoder."""
         return Encoder(self, execution)
@@ -148,7 +153,7 @@ class Embeddings(nn.Module):
 
     @nn.compact
     def __call__(self, tokens: jax.Array, *, positions: jax.Array | None, token_type_ids: jax.Array, train: bool) -> jax.Array:
-        """Embed tokens: int32[batch, length] each -> dtype[batch, length, embed]."""
+        """Embed tokens: int32[batch, length] each -> dtype[batch, extra + length, embed], those of extra tokens first."""
         config, dtype = self.config, self.execution.compute_dtype
         normal = truncated_normal(config.initializer_range)
         table = partial(Table, features=config.table_width, table_init=normal)
@@ -164,6 +169,9 @@ class Embeddings(nn.Module):
             hidden = hidden + (types.astype(dtype) if one else lookup_few(types, token_type_ids, dtype))
         for name, rows in config.first_rows.items():
             hidden = hidden + table(rows, axis=name, name=name)()[0].astype(dtype)
+        if config.num_extra_tokens:
+            extra = table(config.num_extra_tokens, axis="position", name="extra_tokens")().astype(dtype)
+            hidden = jnp.concatenate([jnp.broadcast_to(extra, (len(tokens), *extra.shape)), hidden], axis=1)
         layers: list[Any] = [LayerNorm(config.layer_norm_epsilon, dtype, name="norm")]
         layers.insert(0 if config.norm_after_dropout else 1, partial(Dropout(config.dropout_rate, name="dropout"), train=train))
         for layer in layers:
@@ -203,10 +211,11 @@ class Encoder(nn.Module):
 
         Returns:
           dtype[batch, length, embed], and a dict with what `collect` names: hidden_states [layers + 1, batch, length,
-          embed], the embeddings first; attention_probs float32[layers, batch, heads, length, length].
+          embed], the embeddings first; attention_probs float32[layers, batch, heads, length, length]. Extra tokens are left out.
 
         Raises:
-          UserError: when rows are longer than `max_length`, or the attention backend cannot do what is asked.
+          UserError: when rows are longer than `max_length`, or packed and there are extra tokens, or the attention backend
+            cannot do what is asked.
         """
         return self._encoded(tokens, Row(segment_ids), positions, token_type_ids, train, collect)
 
@@ -222,7 +231,11 @@ class Encoder(nn.Module):
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
         """Run the encoder on rows with the arrays that the attention patterns depend on."""
         check_collectable(collect)
-        config = self.config
+        config, extra = self.config, self.config.num_extra_tokens
+        if extra and positions is not None:
+            raise UserError(
+                f"a model with {extra} extra global tokens takes rows of one document each, but these rows are packed"
+            )
         embedded = Embeddings(config, self.execution, name="embeddings")(
             tokens, positions=positions, token_type_ids=token_type_ids, train=train
         )
@@ -236,14 +249,18 @@ class Encoder(nn.Module):
         )
         kinds = tuple({"attention": attention} for attention in config.attentions(self.execution))
         layers = Stack(block, config.num_layers, config.shared_modules, self.execution, kinds, name="layers")
+        if extra:
+            row = row._replace(segment_ids=jnp.pad(row.segment_ids, [(0, 0), (extra, 0)], constant_values=1))
         own = config.layer_arrays(tokens.shape[1])
         per_layer = None if own is None else {"layer_arrays": own}
         static: dict[str, Any] = {"packed": positions is not None, "train": train, "collect": collect}
         hidden, collected = layers(embedded, {"row": row}, per_layer, **static)
         if "hidden_states" in collected:
             # [batch, length, embed], [layers, batch, length, embed] -> [layers + 1, batch, length, embed]
-            collected["hidden_states"] = jnp.concatenate([embedded[None], collected["hidden_states"]])
-        return hidden, collected
+            collected["hidden_states"] = jnp.concatenate([embedded[None], collected["hidden_states"]])[:, :, extra:]
+        if "attention_probs" in collected:
+            collected["attention_probs"] = collected["attention_probs"][..., extra:, extra:]
+        return hidden[:, extra:], collected
 
 
 # their name -> ours; the first six have no default that fits every model

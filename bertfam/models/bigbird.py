@@ -1,4 +1,4 @@
-"""BigBird (Zaheer et al. 2020), internal transformer construction: BERT with block-sparse attention for long rows."""
+"""BigBird (Zaheer et al. 2020): BERT with block-sparse attention for long rows, in both constructions (ITC and ETC)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import numpy as np
 from typing_extensions import override
 
 from bertfam.errors import UserError
-from bertfam.kernels.attention.patterns import FULL, BlockSparse, Pattern
+from bertfam.kernels.attention.patterns import FULL, BlockSparse, ExtraTokens, Pattern
 from bertfam.layers.activations import Activation
 from bertfam.models import bert
 from bertfam.models.bert import BertConfig
@@ -35,6 +35,9 @@ class BigBirdConfig(BertConfig):
       random_lists: the random blocks: "published", drawn once for each head of each layer as the published code does; or "first",
         the first block every time, as in transformers outside of training. Since every query attends to the first block anyway,
         that block then counts 1 + num_random_blocks times.
+      num_global_tokens: extra tokens before each row, with embeddings of their own, that attend to all tokens and that all tokens
+        attend to (see `bertfam.kernels.attention.patterns.ExtraTokens`; ETC). They replace the global first and last block and
+        the random blocks, and require rows of one document each. 0: none (ITC).
     """
 
     objective_file: ClassVar[str] = "objectives/bigbird.gin"
@@ -47,15 +50,25 @@ class BigBirdConfig(BertConfig):
     block_size: int = 64
     num_random_blocks: int = 3
     random_lists: RandomLists = "published"
+    num_global_tokens: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_at_least(block_size=1, num_random_blocks=0)
+        self._check_at_least(block_size=1, num_random_blocks=0, num_global_tokens=0)
         self._check_among(attention=("block_sparse", "full"), random_lists=("published", "first"))
+        if self.num_global_tokens and (self.attention, self.num_random_blocks) != ("block_sparse", 0):
+            raise self._error("num_global_tokens", "requires attention = 'block_sparse' and num_random_blocks = 0")
+
+    @property
+    @override
+    def num_extra_tokens(self) -> int:
+        return self.num_global_tokens
 
     @property
     @override
     def patterns(self) -> tuple[Pattern, ...]:
+        if self.num_global_tokens:
+            return (ExtraTokens(self.num_global_tokens, self.block_size),)
         return (BlockSparse(self.block_size, self.num_random_blocks) if self.attention == "block_sparse" else FULL,)
 
     @override
@@ -73,9 +86,10 @@ class BigBirdConfig(BertConfig):
     def flops(self, length: int, predictions: int) -> int:
         """Return the matrix-product FLOPs of one row of one training step.
 
-        3 [L (s (8h^2 + 4hf) + 4hp) + P (2h^2 + 2hV)], with p the pairs of tokens in the pattern.
+        3 [L (s (8h^2 + 4hf) + 4hp) + P (2h^2 + 2hV)], with s tokens, the extra ones included, and p pairs of them in the pattern.
         """
         h, f = self.hidden_size, self.feed_forward_size
+        length += self.num_global_tokens
         layer = length * (8 * h * h + 4 * h * f) + 4 * h * self.patterns[0].pairs(length)
         return 3 * (self.num_layers * layer + predictions * (2 * h * h + 2 * h * self.require_vocab_size))
 
@@ -145,7 +159,16 @@ def config_from_huggingface(content: Mapping[str, Any]) -> BigBirdConfig:
 
 
 def config_to_huggingface(config: BigBirdConfig) -> dict[str, Any]:
-    """Write BigBirdConfig as config.json's content, without "architectures"."""
+    """Write BigBirdConfig as config.json's content, without "architectures".
+
+    Raises:
+      UserError: if there are extra global tokens, which transformers' class has not.
+    """
+    if config.num_global_tokens:
+        raise UserError(
+            f"BigBirdConfig.num_global_tokens = {config.num_global_tokens} has no place in transformers' class, which has no "
+            "extra global tokens: this model cannot be exported"
+        )
     return {
         "model_type": "big_bird",
         **bert.write_values(config),

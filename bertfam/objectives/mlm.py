@@ -39,6 +39,12 @@ class Mlm(Objective):
             raise UserError(
                 f"Stage.length {shape.length} is more than {limit}; shorten the rows, or enlarge the model's table of positions"
             )
+        alone = [pattern for pattern in self.model.patterns if not pattern.packs]
+        if alone and shape.examples > 1:
+            raise UserError(
+                f"rows are packed, but tokens attend to {alone[0].describe()}, which requires rows of one document: set "
+                "TextData.rows = @DocSentences()"
+            )
         return encoder_features(shape) | masked_features(shape)
 
     @override

@@ -81,7 +81,8 @@ def describe_attention(objective: Objective, shape: RowShape) -> str:
 
 def _encoder_attention(config: MaskedLmConfig, execution: Execution, shape: RowShape) -> str:
     dropout = config.attention_dropout_rate
-    request = Request(execution.dtype, shape.length, config.head_dim, packed=shape.examples > 1, dropout_rate=dropout)
+    length = shape.length + getattr(config, "num_extra_tokens", 0)
+    request = Request(execution.dtype, length, config.head_dim, packed=shape.examples > 1, dropout_rate=dropout)
     requests = dict.fromkeys(dataclasses.replace(request, pattern=pattern).here() for pattern in config.patterns)
     reasons = {_attended(request): choose(request, execution.attention)[1] for request in requests}
     return _once_or_by_name(reasons, ", ")

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 from bertfam.kernels.attention.choice import BACKENDS, choose
 from bertfam.kernels.attention.interface import Inputs, Request
-from bertfam.kernels.attention.patterns import CAUSAL, FULL, BlockSparse, Window
+from bertfam.kernels.attention.patterns import CAUSAL, FULL, BlockSparse, ExtraTokens, Window
 from bertfam.planning.slices import parse
 from bertfam.sharding.mesh import MeshShape
 
@@ -25,6 +25,7 @@ CASES = [
     ("xla", FULL, 4),
     ("blocks", Window(20, 9), 8),
     ("blocks", Window(24, 0, dilation=3), 2),
+    ("blocks", ExtraTokens(32, 20), 4),
     ("block_sparse", BlockSparse(32, random=1), 4),
     ("splash", FULL, 4),
     ("splash", Window(20, 9), 4),

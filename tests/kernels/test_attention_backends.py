@@ -12,7 +12,7 @@ from bertfam.errors import UserError
 from bertfam.kernels.attention.choice import BACKENDS, choose
 from bertfam.kernels.attention.cudnn import MIN_LENGTH
 from bertfam.kernels.attention.interface import Inputs, Request
-from bertfam.kernels.attention.patterns import CAUSAL, FULL, BlockSparse, GlobalTokens, Window
+from bertfam.kernels.attention.patterns import CAUSAL, FULL, BlockSparse, ExtraTokens, GlobalTokens, Window
 
 BATCH, LENGTH, HEADS, HEAD_DIM = 3, 24, 2, 8
 PADDED = np.array([[1] * 24, [1] * 10 + [0] * 14, [0] * 24], np.int32)  # the last row is nothing but padding
@@ -133,6 +133,27 @@ def test_block_sparse_attention_matches_the_reference(name, key_heads):
     def loss(name, arrays):
         inputs = Inputs(*arrays, jnp.asarray(segment_ids), arrays={"random_blocks": jnp.asarray(lists)})
         mixed, _ = BACKENDS[name].run(inputs, request)
+        return jnp.sum(jnp.where(segment_ids[:, :, None, None] > 0, jnp.sin(mixed), 0)), mixed
+
+    gradient = jax.jit(jax.grad(loss, 1, has_aux=True), static_argnums=0)
+    actual, expected = (gradient(which, arrays) for which in (name, "reference"))
+    np.testing.assert_allclose(real(actual[1], segment_ids), real(expected[1], segment_ids), atol=1e-5)
+    for one, other in zip(actual[0], expected[0], strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5 * float(jnp.max(jnp.abs(other))))
+
+
+@pytest.mark.parametrize("key_heads", [1, 2])
+@pytest.mark.parametrize("name", ["blocks", "xla"])
+def test_extra_global_tokens_match_the_reference(name, key_heads):
+    """Rows have a short last block, padding within a block and over several, and nothing but extra tokens."""
+    length = 64
+    segment_ids = (np.arange(length) < np.array([[64], [30], [7]])).astype(np.int32)
+    shapes = [(3, length, heads, HEAD_DIM) for heads in (HEADS, key_heads, key_heads)]
+    arrays = [jax.random.normal(jax.random.key(number), shape) for number, shape in enumerate(shapes)]
+    request = Request("float32", length, HEAD_DIM, ExtraTokens(7, 10)).here()
+
+    def loss(name, arrays):
+        mixed, _ = BACKENDS[name].run(Inputs(*arrays, jnp.asarray(segment_ids)), request)
         return jnp.sum(jnp.where(segment_ids[:, :, None, None] > 0, jnp.sin(mixed), 0)), mixed
 
     gradient = jax.jit(jax.grad(loss, 1, has_aux=True), static_argnums=0)
@@ -275,6 +296,7 @@ GPU = Request("bfloat16", MIN_LENGTH, 64, platform="gpu", compute_capability=8.0
         ({"platform": "tpu", "length": 512}, "splash", "on tpu"),
         ({"platform": "tpu", "length": 512, "bias": True}, "xla", "not splash, because scores have a bias"),
         ({"platform": "cpu", "length": 1024, "pattern": Window(64, 64)}, "blocks", "on cpu"),
+        ({"length": 4352, "pattern": ExtraTokens(256, 84)}, "blocks", "not hopper"),
         ({"length": 1024, "pattern": Window(64, 64), "packed": True}, "blocks", "not cudnn, because rows are packed"),
     ],
 )

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bertfam.kernels.attention.patterns import CAUSAL, FULL, BlockSparse, Window
+from bertfam.kernels.attention.patterns import CAUSAL, FULL, BlockSparse, ExtraTokens, Window
 
 PATTERNS = {
     FULL: lambda query, key: True,
@@ -64,3 +64,13 @@ def test_short_rows_have_no_sparse_pattern():
     pattern = BlockSparse(block=64, random=3)
     assert pattern.within(704) == FULL and pattern.within(705) == BlockSparse(64, 3, blocks=12)
     assert pattern.pairs(704) == 704**2 and pattern.pairs(705) < 705**2
+
+
+@pytest.mark.parametrize("length", [2, 3, 14, 15, 16, 21])
+def test_extra_tokens_and_blocks_are_those_counted_one_by_one(length):
+    pattern, places = ExtraTokens(count=3, block=4), np.arange(length)
+    blocks = [None if place < 3 else (place - 3) // 4 for place in places]
+    expected = [[q is None or k is None or abs(q - k) <= 1 for k in blocks] for q in blocks]
+    np.testing.assert_array_equal(pattern.mask(places[:, None], places[None]), expected)
+    assert pattern.pairs(length) == np.sum(expected)
+    assert (pattern.within(length) == FULL) == np.all(expected)

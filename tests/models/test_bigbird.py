@@ -3,17 +3,21 @@
 import dataclasses
 import functools
 
+import flax.linen as nn
 import jax
 import numpy as np
 import parity
 import pytest
 
+from bertfam.config import load
 from bertfam.errors import UserError
+from bertfam.features import RowShape
 from bertfam.interop import huggingface
-from bertfam.kernels.attention.patterns import FULL, BlockSparse
+from bertfam.kernels.attention.patterns import FULL, BlockSparse, ExtraTokens
 from bertfam.layers.execution import Execution
 from bertfam.models.bigbird import BigBirdConfig, published_lists
 from bertfam.models.encoder import pooler, sentence_head
+from bertfam.objectives.mlm import Mlm
 
 LENGTHS = (45, 31, 8)
 
@@ -181,6 +185,80 @@ def test_scan_and_unroll_agree():
         for layers in ("scan", "unroll")
     ]
     np.testing.assert_allclose(*hidden, atol=1e-5)
+
+
+def extended(**changes):
+    """Return a model with extra global tokens, its parameters at a scale where attention matters, and its hidden states."""
+    sizes = {"num_layers": 2, "num_heads": 2, "hidden_size": 16, "feed_forward_size": 24, "vocab_size": parity.VOCABULARY}
+    config = BigBirdConfig(
+        **sizes | {"max_length": 64, "block_size": 5, "num_random_blocks": 0, "num_global_tokens": 3} | changes
+    )
+    inputs = {name: value for name, value in batch().items() if name != "tokens"} | {"train": False}
+    params = config.encoder().init(jax.random.key(0), batch()["tokens"], **inputs)
+    leaves, tree = jax.tree.flatten(nn.meta.unbox(params))
+    generator = np.random.default_rng(1)
+    params = tree.unflatten([generator.normal(0, 0.3, leaf.shape).astype(np.float32) for leaf in leaves])
+
+    def hidden(tokens, **execution):
+        with jax.default_matmul_precision("highest"):
+            return np.asarray(config.encoder(Execution(**execution)).apply(params, tokens, **inputs)[0])
+
+    return config, params, hidden
+
+
+def test_extra_global_tokens():
+    config, params, hidden = extended()
+    tokens, real = batch()["tokens"], batch()["segment_ids"] > 0
+    assert config.patterns == (ExtraTokens(3, 5),)
+    assert params["params"]["embeddings"]["extra_tokens"]["table"].shape == (3, 16)
+    states = hidden(tokens, attention="blocks")
+    assert states.shape == (*tokens.shape, 16)
+    assert np.max(np.abs(states - hidden(tokens, attention="reference"))[real]) < parity.HIDDEN
+
+
+def test_extra_global_tokens_carry_text_from_far_away():
+    """A token sees its block and the blocks beside it in a layer, and through global tokens all others in the next."""
+    changed = batch()["tokens"].copy()
+    changed[0, 0] = changed[0, 0] % 20 + 1
+    assert changed[0, 0] != batch()["tokens"][0, 0]
+    for layers in (1, 2):
+        _, _, hidden = extended(num_layers=layers)
+        differences = np.max(np.abs(hidden(changed) - hidden(batch()["tokens"]))[0], axis=-1)
+        assert np.all(differences[:10] > 0)
+        assert np.all(differences[10:] > 0) if layers == 2 else np.all(differences[10:] == 0)
+
+
+def test_extra_global_tokens_require_rows_of_one_document(tmp_path):
+    config, params, _ = extended()
+    with pytest.raises(UserError, match="DocSentences"):
+        Mlm(config).features(RowShape(45, 7, examples=2))
+    positions = np.zeros_like(batch()["tokens"])
+    with pytest.raises(UserError, match="packed"):
+        config.encoder().apply(params, **batch(), positions=positions, train=False)
+    with pytest.raises(UserError, match="num_global_tokens"):
+        dataclasses.replace(config, num_random_blocks=1)
+    with pytest.raises(UserError, match="num_global_tokens = 3"):
+        huggingface.write(tmp_path / "theirs", config, {"encoder": params["params"]})
+    assert not (tmp_path / "theirs").exists()
+
+
+def test_published_size_with_extra_global_tokens():
+    """It has the parameters of BigBird-base and 256 rows for the global tokens; its rows are counted with them."""
+    base, extra = (
+        load([f"models/{name}.gin", "objectives/mlm.gin", "runs/defaults.gin"]).build("Run").objective.model.sized(50_358)
+        for name in ("bigbird_base", "bigbird_etc_base")
+    )
+    counts = [sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(encoder_of(config)))) for config in (base, extra)]
+    assert counts[1] - counts[0] == 256 * 768
+    pairs = extra.patterns[0].pairs(4096 + 256)
+    assert pairs < 4352 * (512 + 3 * 84)
+    per_token = 8 * 768**2 + 4 * 768 * 3072
+    assert extra.flops(4096, 0) == 3 * 12 * (4352 * per_token + 4 * 768 * pairs)
+
+
+def encoder_of(config):
+    tokens = np.zeros((1, 8), np.int32)
+    return lambda: config.encoder().init(jax.random.key(0), tokens, segment_ids=tokens, token_type_ids=tokens, train=False)
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def test_settings():
     lm = CausalLm(GPT2)
     assert lm.networks == {"decoder": GPT2} and lm.joined(lm.split({"decoder": 1})) == {"decoder": 1}
     assert lm.flops(SHAPE) == GPT2.flops(16, 16)
-    assert describe_attention(lm, SHAPE) == "xla: the fastest backend for float32 rows of 16 tokens on cpu"
+    assert describe_attention(lm, SHAPE) == "xla: the fastest backend that supports float32 rows of 16 tokens on cpu"
     dropping = CausalLm(dataclasses.replace(GPT2, attention_dropout_rate=0.1), execution=Execution(attention="xla"))
     with pytest.raises(UserError, match="attention_dropout_rate is 0.1, which only 'reference' applies"):
         describe_attention(dropping, SHAPE)
@@ -136,9 +136,9 @@ def test_settings():
     assert both.features(SHAPE).keys() - lm.features(SHAPE).keys() == {"encoder_input_tokens", "encoder_segment_ids"}
     assert both.networks == {"encoder_decoder": T5} and both.decoder_start == "pad" and both.flops(SHAPE) == T5.flops(16, 16)
     assert describe_attention(both, SHAPE._replace(targets=8)) == (
-        "over all tokens, xla: the fastest backend for float32 rows of 16 tokens on cpu; "
-        "over previous tokens, xla: the fastest backend for float32 rows of 8 tokens on cpu; "
-        "over the encoder's output, xla: the fastest backend for float32 rows of 8 tokens on cpu"
+        "over all tokens, xla: the fastest backend that supports float32 rows of 16 tokens on cpu; "
+        "over previous tokens, xla: the fastest backend that supports float32 rows of 8 tokens on cpu; "
+        "over the encoder's output, xla: the fastest backend that supports float32 rows of 8 tokens on cpu"
     )
     for name, value in (("z_loss", -1.0), ("z_loss", float("nan")), ("label_smoothing", 1.0), ("chunk", 0)):
         with pytest.raises(ValueError, match=name):

@@ -1,21 +1,39 @@
 """Attention within a window and to global tokens, by blocks of the row: time and memory grow linearly with its length.
 
 A block of queries attends to its own block of keys and to the neighbouring blocks that its window reaches. Everything is a
-batched matrix product, so it runs on every platform, and a row that is sharded over devices exchanges neighbouring blocks only.
+batched matrix product, so it runs on every platform, and a row that is sharded over devices exchanges neighbouring blocks only,
+apart from global tokens.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from typing_extensions import override
 
 from bertfam.kernels.attention.interface import Backend, Inputs, Request
-from bertfam.kernels.attention.patterns import GlobalTokens, Window
+from bertfam.kernels.attention.patterns import FULL, ExtraTokens, GlobalTokens, Window
+from bertfam.kernels.attention.xla import Xla
 
 _MIN_BLOCK, _MAX_BLOCK = 16, 128
-_OUTSIDE = -1  # segment of keys beside the ends of a row, which no query has
+_OUTSIDE = -1  # segment of keys that no query attends to, such as those beside the ends of a row
+
+
+class _Further(NamedTuple):
+    """Keys of every block of queries besides those near it.
+
+    Attributes:
+      key: [batch, further, key_heads, head_dim].
+      value: of the same shape.
+      segment_ids: int32[batch, further].
+    """
+
+    key: jax.Array
+    value: jax.Array
+    segment_ids: jax.Array
 
 
 class Blocks(Backend):
@@ -25,7 +43,7 @@ class Blocks(Backend):
 
     @override
     def refusals(self, request: Request) -> Iterator[str]:
-        if _reach(request) is None:
+        if _reach(request) is None and not isinstance(request.pattern, ExtraTokens):
             yield f"tokens attend to {request.pattern.describe()}"
         if request.return_weights:
             yield "attention weights are requested"
@@ -36,11 +54,14 @@ class Blocks(Backend):
 
     @override
     def cost(self, request: Request) -> float:
-        reach = _reach(request)
-        if reach is None:
+        if isinstance(request.pattern, ExtraTokens):
+            keys = request.pattern.pairs(request.length) / request.length
+        elif (reach := _reach(request)) is not None:
+            keys = sum(_sizes(*reach)) + _most_global(request)
+        else:
             return float("inf")
         # Measured with three blocks of 128: 2.3 ms for rows of any length.
-        return 0.5 + 0.0049 * (sum(_sizes(*reach)) + _most_global(request))
+        return 0.5 + 0.0049 * keys
 
     @override
     def gathers_keys(self, request: Request) -> bool:
@@ -48,8 +69,14 @@ class Blocks(Backend):
 
     @override
     def run(self, inputs: Inputs, request: Request) -> tuple[jax.Array, None]:
-        flags = inputs.arrays["global_tokens"] if inputs.arrays is not None and _most_global(request) else None
-        return _attend(inputs.query, inputs.key, inputs.value, inputs.segment_ids, flags, request), None
+        if isinstance(request.pattern, ExtraTokens):
+            return _with_extra_tokens(inputs, request.pattern, request), None
+        window, reach = _window(request), _reach(request)
+        assert window is not None and reach is not None
+        further, key_segments = None, inputs.segment_ids
+        if inputs.arrays is not None and _most_global(request):
+            further, key_segments = _global_tokens(inputs, inputs.arrays["global_tokens"], _most_global(request))
+        return _attend(inputs._replace(key_segment_ids=key_segments), further, window, _sizes(*reach), request.score_scale), None
 
 
 def _window(request: Request) -> Window | None:
@@ -76,15 +103,42 @@ def _sizes(left: int, right: int) -> tuple[int, int, int]:
     return -(-left // block) * block, block, -(-right // block) * block
 
 
+def _global_tokens(inputs: Inputs, flags: jax.Array, most: int) -> tuple[_Further, jax.Array]:
+    """Return the first global tokens as further keys, and the segments int32[batch, length] of the keys near a query.
+
+    Global tokens are no keys near a query, so that none is attended to a second time within its window.
+    """
+    places = jnp.argsort(~flags, axis=1, stable=True)[:, :most]
+    found = jnp.take_along_axis(flags, places, axis=1)
+    counted = jnp.zeros_like(flags).at[jnp.arange(len(flags))[:, None], places].set(found)
+    segments = jnp.where(found, jnp.take_along_axis(inputs.segment_ids, places, axis=1), _OUTSIDE)
+    keys, values = (jnp.take_along_axis(array, places[:, :, None, None], axis=1) for array in (inputs.key, inputs.value))
+    return _Further(keys, values, segments), jnp.where(counted, _OUTSIDE, inputs.segment_ids)
+
+
 # Attention weights are computed again in the backward pass: they take several times the memory of queries, keys and values.
-@partial(jax.checkpoint, static_argnums=(5,))
-def _attend(
-    query: jax.Array, key: jax.Array, value: jax.Array, segment_ids: jax.Array, flags: jax.Array | None, request: Request
-) -> jax.Array:
-    """Compute attention by blocks; shapes as in `Inputs`, and global tokens bool[batch, length] or None."""
-    window, reach = _window(request), _reach(request)
-    assert window is not None and reach is not None
-    before, block, after = _sizes(*reach)
+@partial(jax.checkpoint, static_argnums=(1, 2))
+def _with_extra_tokens(inputs: Inputs, pattern: ExtraTokens, request: Request) -> jax.Array:
+    """Compute the attention of the global tokens to all tokens, and of the others by blocks."""
+    query, key, value, segment_ids = inputs[:4]
+    first, others = (
+        Inputs(*(array[:, part] for array in (query, key, value, segment_ids)))
+        for part in (slice(None, pattern.count), slice(pattern.count, None))
+    )
+    to_all = replace(request, pattern=FULL, length=pattern.count, key_length=request.length)
+    mixed, _ = Xla().run(Inputs(first.query, key, value, first.segment_ids, segment_ids), to_all)
+    further = _Further(first.key, first.value, first.segment_ids)
+    near = others._replace(key_segment_ids=others.segment_ids)
+    by_block = _attend(near, further, FULL, (pattern.block,) * 3, request.score_scale)
+    return jnp.concatenate([mixed, by_block], axis=1)
+
+
+@partial(jax.checkpoint, static_argnums=(2, 3, 4))  # for the same reason
+def _attend(inputs: Inputs, further: _Further | None, window: Window, sizes: tuple[int, int, int], scale: float) -> jax.Array:
+    """Compute attention by blocks, to the keys that are near and within the window, and to further ones."""
+    query, key, value, segment_ids, key_segment_ids = inputs[:5]
+    assert key_segment_ids is not None
+    before, block, after = sizes
     batch, length, heads, head_dim = query.shape
     count = -(-length // block)
 
@@ -99,33 +153,23 @@ def _attend(
         padded = jnp.pad(blocks(array, fill), padding, constant_values=fill)
         return jnp.concatenate([padded[:, i : i + count] for i in range((before + block + after) // block)], axis=2)
 
-    keys, values, key_segments = neighbourhoods(key), neighbourhoods(value), neighbourhoods(segment_ids, _OUTSIDE)
+    def joined(near: jax.Array, others: jax.Array) -> jax.Array:
+        """Join keys [batch, count, keys, ...] with the further ones [batch, further, ...] of each row."""
+        return jnp.concatenate([near, jnp.broadcast_to(others[:, None], (*near.shape[:2], *others.shape[1:]))], axis=2)
+
+    keys, values, key_segments = neighbourhoods(key), neighbourhoods(value), neighbourhoods(key_segment_ids, _OUTSIDE)
     mask = window.mask(jnp.arange(block)[:, None], jnp.arange(-before, block + after)[None])  # [block, keys]
-    if flags is not None:
-        # Every block of queries has the global tokens as further keys, and not a second time within its window.
-        places = jnp.argsort(~flags, axis=1, stable=True)[:, : _most_global(request)]
-        found = jnp.take_along_axis(flags, places, axis=1)
-        counted = jnp.zeros_like(flags).at[jnp.arange(batch)[:, None], places].set(found)
-        key_segments = jnp.where(neighbourhoods(counted), _OUTSIDE, key_segments)
-        segments = jnp.where(found, jnp.take_along_axis(segment_ids, places, axis=1), _OUTSIDE)
-
-        def joined(near: jax.Array, chosen: jax.Array) -> jax.Array:
-            """Join the keys [batch, count, keys, ...] with the global ones [batch, most, ...] of each row."""
-            shape = (*near.shape[:2], *chosen.shape[1:])
-            return jnp.concatenate([near, jnp.broadcast_to(chosen[:, None], shape)], axis=2)
-
-        index = places[:, :, None, None]
-        keys = joined(keys, jnp.take_along_axis(key, index, axis=1))
-        values = joined(values, jnp.take_along_axis(value, index, axis=1))
-        key_segments = joined(key_segments, segments)
-        mask = jnp.pad(mask, [(0, 0), (0, places.shape[1])], constant_values=True)
+    if further is not None:
+        keys, values, key_segments = map(joined, (keys, values, key_segments), further)
+        mask = jnp.broadcast_to(mask, (block, before + block + after))
+        mask = jnp.pad(mask, [(0, 0), (0, further.key.shape[1])], constant_values=True)
     key_heads = key.shape[2]
     queries = blocks(query).reshape(batch, count, block, key_heads, heads // key_heads, head_dim)
     # [batch, count, block, key_heads, group, head_dim] x [batch, count, keys, key_heads, head_dim]
     # -> float32[batch, count, key_heads, group, block, keys]
     scores = jnp.einsum("bnqhgd,bnkhd->bnhgqk", queries, keys, preferred_element_type=jnp.float32)
     mask = mask & jnp.equal(blocks(segment_ids)[..., :, None], key_segments[..., None, :])  # [batch, count, block, keys]
-    scores = jnp.where(mask[:, :, None, None], scores * request.score_scale, jnp.finfo(jnp.float32).min)
+    scores = jnp.where(mask[:, :, None, None], scores * scale, jnp.finfo(jnp.float32).min)
     weights = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
     # -> [batch, count, block, key_heads, group, head_dim]
     mixed = jnp.einsum("bnhgqk,bnkhd->bnqhgd", weights, values)

@@ -72,10 +72,10 @@ def _fastest(request: Request) -> tuple[Backend, str]:
     )
     refused = {backend: clashes for backend in backends if (clashes := backend.clashes(request))}
     chosen = next(backend for backend in backends if backend not in refused)  # the reference supports every request
-    reasons = [f"the fastest backend for {request.dtype} rows of {request.length} tokens on {request.platform}"]
+    reasons = [f"the fastest backend that supports {request.dtype} rows of {request.length} tokens on {request.platform}"]
     for backend in backends[: backends.index(chosen)]:
         ratio = chosen.cost(request) / backend.cost(request)
-        saving = f", which would take 1/{ratio:.1f} of its time" if ratio >= _NOTABLE and request.platform == "gpu" else ""
+        saving = f", which takes 1/{ratio:.1f} of its time on an H200" if ratio >= _NOTABLE and request.platform == "gpu" else ""
         reasons.append(f"not {backend.name}{saving}, because {' and '.join(refused[backend])}")
     if request.dropout_rate and not chosen.applies_dropout:
         reasons.append(

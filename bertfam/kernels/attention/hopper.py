@@ -34,11 +34,12 @@ class Hopper(Backend):
 
     @override
     def refusals(self, request: Request) -> Iterator[str]:
+        if request.compute_capability is not None and int(request.compute_capability) != _COMPUTE_CAPABILITY:
+            yield f"the GPU has compute capability {request.compute_capability}, not {_COMPUTE_CAPABILITY}.0"
+            return  # nothing else would change it
         if not _JAX_FROM <= jax.__version_info__ < _JAX_BEFORE:
             first, last = (".".join(map(str, version)) for version in (_JAX_FROM, _JAX_BEFORE))
             yield f"jax is {jax.__version__}, not {first} or later before {last}"
-        if request.compute_capability is not None and int(request.compute_capability) != _COMPUTE_CAPABILITY:
-            yield f"the GPU has compute capability {request.compute_capability}, not {_COMPUTE_CAPABILITY}.0"
         if request.dtype not in ("bfloat16", "float16"):
             yield f"the dtype is {request.dtype}, not bfloat16 or float16"
         if request.head_dim not in _HEAD_DIMS:

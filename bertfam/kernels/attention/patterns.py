@@ -7,7 +7,7 @@ they hold, and the plan counts its pairs.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,13 @@ from typing_extensions import override
 
 
 class Pattern(ABC):
-    """Base of the patterns, which are frozen dataclasses."""
+    """Base of the patterns, which are frozen dataclasses.
+
+    Attributes:
+      packs: True if a row may hold several examples.
+    """
+
+    packs: ClassVar[bool] = True
 
     @abstractmethod
     def mask(self, query_places: Any, key_places: Any, arrays: Mapping[str, Any] | None = None) -> Any:
@@ -207,3 +213,42 @@ class GlobalTokens(Pattern):
     @override
     def describe(self) -> str:
         return f"{self.window.describe()} and up to {self.most} global tokens"
+
+
+@dataclass(frozen=True)
+class ExtraTokens(Pattern):
+    """BigBird's blocks with extra global tokens (Zaheer et al. 2020, section 2; ETC, "extended transformer construction").
+
+    The first tokens of a row are global: they attend to all tokens, and all tokens attend to them. The others attend to their own
+    block and to the blocks beside it. The global tokens belong to the whole row, so a row holds one example.
+
+    Attributes:
+      count: global tokens.
+      block: tokens in a block, counted from the first token that is not global; the last block may be shorter.
+    """
+
+    packs: ClassVar[bool] = False
+
+    count: int
+    block: int
+
+    @override
+    def within(self, length: int) -> Pattern:
+        return FULL if length - self.count <= 2 * self.block else self
+
+    @override
+    def mask(self, query_places: Any, key_places: Any, arrays: Mapping[str, Any] | None = None) -> Any:
+        distance = (query_places - self.count) // self.block - (key_places - self.count) // self.block
+        return (query_places < self.count) | (key_places < self.count) | (abs(distance) <= 1)
+
+    @override
+    def pairs(self, length: int) -> int:
+        others = max(length - self.count, 0)
+        sizes = np.full(-(-others // self.block), self.block, np.int64)
+        sizes[-1:] -= len(sizes) * self.block - others
+        near = np.convolve(sizes, np.ones(3, np.int64))[1:-1] if len(sizes) else sizes  # tokens of the three blocks around each
+        return int(np.sum(sizes * near)) + length * length - others * others
+
+    @override
+    def describe(self) -> str:
+        return f"three blocks of {self.block} around them and {self.count} extra global tokens"
