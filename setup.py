@@ -57,8 +57,9 @@ setup(
     ],
     extras_require={
         "tpu": ["jax[tpu]>=0.10.2"],
-        # float32 scatter-add is hundreds of times slower on GPUs with jaxlib up to 0.11.0; 0.11.1 requires Python 3.12.
-        "cuda": ["jax[cuda13]>=0.11.1"],
+        # The attention kernels for Hopper GPUs require 0.11.2, which requires Python 3.12. With jaxlib up to 0.11.0 float32
+        # scatter-add is hundreds of times slower on GPUs.
+        "cuda": ["jax[cuda13]>=0.11.2"],
         # gs:// paths through fsspec, without TensorFlow.
         "gcs": ["gcsfs", "universal-pathlib"],
         # Text in s3:// buckets.
