@@ -31,7 +31,7 @@ The rows are those that pretrain trains on, in the same order with the same nois
 by a random token, {word} kept but predicted. A row may hold several examples, which do not see each other; A and B are its token
 types. After the rows come statistics over many more of them. Without a run file rows are sentence pairs with BERT's noise, and
 --gin.TextData.rows and --gin.TextData.corruption choose others:
-  --gin.TextData.rows=@FullSentences()    or @DocSentences(), @Chunks(), @WholeDocuments(), @SentencePairs(), @Packed()
+  --gin.TextData.rows=@FullSentences()    or @DocSentences(), @Chunks(), @WholeDocuments(), @DocumentWindows(), ...
   --gin.TextData.rows=@TwoSegments()      ELECTRA's
   --gin.BertMasking.rate=0.3
 Rows for decoders are shown as inputs and targets; the vocabulary must have the control tokens that they use:

@@ -45,6 +45,21 @@ class Replacement:
     replaced: Sequence[Replaced]
 
 
+def described_object(config: Config, path: Sequence[str]) -> tuple[type, dict[str, Any]] | None:
+    """Return the class of the object at a place of the configuration, and the values that are bound to its fields.
+
+    Args:
+      config: the configuration.
+      path: a configurable, and the parameters that lead from it to the object; None is returned if they lead nowhere.
+    """
+    place = _find(config.bindings, *path)
+    if place is None:
+        return None
+    _, selector, scopes = place
+    bound = lint.bound(config.bindings, selector, scopes)
+    return registry.get(selector).wrapped, {name: lint.resolve(own.value, config.bindings) for name, own in bound.items()}
+
+
 def replace_object(config: Config, path: Sequence[str], value: Any, origin: str, kept: Collection[str] = ()) -> Replacement:
     """Describe `value`, a dataclass of plain values, at a place of the configuration. Values that flags bind are not replaced.
 

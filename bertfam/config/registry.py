@@ -58,6 +58,7 @@ CONFIGURABLES = (
     "bertfam.data.corpora.text_files.TextFiles",
     "bertfam.data.text_data.TextData",
     "bertfam.data.rows.recurrent_pairs.RecurrentPairs",
+    "bertfam.data.rows.document_windows.DocumentWindows",
     "bertfam.data.rows.running_text.Chunks",
     "bertfam.data.rows.running_text.DocSentences",
     "bertfam.data.rows.running_text.FullSentences",

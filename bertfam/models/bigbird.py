@@ -14,6 +14,7 @@ from bertfam.layers.activations import Activation
 from bertfam.models import bert
 from bertfam.models.bert import BertConfig
 from bertfam.models.mapping import Entry, Family, dense
+from bertfam.models.roberta import RobertaConfig
 
 AttentionKind = Literal["block_sparse", "full"]
 RandomLists = Literal["published", "first"]
@@ -43,6 +44,7 @@ class BigBirdConfig(BertConfig):
     objective_file: ClassVar[str] = "objectives/bigbird.gin"
     published_vocab_size: ClassVar[int | None] = 50_358
     norm_after_dropout: ClassVar[bool] = True
+    adopts: ClassVar[tuple[type, ...]] = (BertConfig, RobertaConfig)
 
     activation: Activation = "gelu_tanh"
     max_length: int = 4096

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import flax.linen as nn
 import jax
@@ -13,11 +13,12 @@ from typing_extensions import override
 from bertfam.errors import UserError
 from bertfam.kernels.attention.patterns import GlobalTokens, Pattern, Window
 from bertfam.layers.attention.dot_product import Row
-from bertfam.layers.attention.global_tokens import GlobalAttention
+from bertfam.layers.attention.global_tokens import PROJECTIONS, GlobalAttention
 from bertfam.layers.execution import Execution
 from bertfam.layers.initializers import truncated_normal
 from bertfam.layers.stack import shortest_period
 from bertfam.models import bert, roberta
+from bertfam.models.bert import BertConfig
 from bertfam.models.encoder import pooler
 from bertfam.models.mapping import Entry, Family, dense
 from bertfam.models.roberta import RobertaConfig
@@ -38,6 +39,9 @@ class LongformerConfig(RobertaConfig):
       global_projections: True for the projections of global tokens. Without them, as in pretraining with masked tokens, which
         would not train them, files get copies of the others, as the paper's recipe has it (section 5).
     """
+
+    adopts: ClassVar[tuple[type, ...]] = (RobertaConfig, BertConfig)
+    copied_modules: ClassVar[Mapping[str, str]] = {f"{name}_global": name for name in PROJECTIONS}
 
     max_length: int = 4096
     window: int | tuple[int, ...] = 512
@@ -171,7 +175,7 @@ def entries(config: LongformerConfig) -> tuple[Entry, ...]:
     ours, theirs = "encoder/layers/attention/", "longformer.encoder.layer.{layer}.attention.self."
     own = "_global" if config.global_projections else ""
     global_entries = [
-        entry for name in ("query", "key", "value") for entry in dense(f"{ours}{name}{own}", f"{theirs}{name}_global")
+        entry for name in PROJECTIONS for entry in dense(f"{ours}{name}{own}", f"{theirs}{name}_global")
     ]
     # Copies come first: of several tensors of one parameter, the last one is read.
     return (*global_entries, *bert.encoder_entries("longformer.", config), *bert.masked_lm_entries(config, *head))

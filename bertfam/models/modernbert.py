@@ -67,6 +67,7 @@ class ModernBertConfig(Sizes):
     objective_file: ClassVar[str] = "objectives/modernbert.gin"
     kind: ClassVar[Kind] = "encoder"
     published_vocab_size: ClassVar[int | None] = 50_368
+    without_parameters: ClassVar[frozenset[str]] = frozenset({"global_theta", "local_theta"})
 
     num_layers: int = 22
     feed_forward_size: int = 1152

@@ -1,7 +1,7 @@
 """Base classes of the families' configs: sizes, and checks that name the wrong value."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -35,10 +35,16 @@ class TableSizes:
     Attributes:
       objective_file: the gin file of an objective that trains such a model.
       published_vocab_size: tokens of the family's published models, for plans without a vocabulary; None: they differ.
+      adopts: configs of the families from whose parameters such a model can start (see `bertfam.models.conversion`).
+      copied_modules: modules that those families lack, and those of which they then start as copies.
+      without_parameters: fields in which a model may differ from the one that it starts from, since no parameter depends on them.
     """
 
     objective_file: ClassVar[str]
     published_vocab_size: ClassVar[int | None] = None
+    adopts: ClassVar[tuple[type, ...]] = ()
+    copied_modules: ClassVar[Mapping[str, str]] = {}
+    without_parameters: ClassVar[frozenset[str]] = frozenset()
 
     vocab_size: int | None = None
     table_rows: int | None = None

@@ -14,6 +14,7 @@ from bertfam.data.rows.sentence_pairs import SentencePairs
 from bertfam.data.text_data import TextData
 from bertfam.errors import UserError
 from bertfam.features import SENTENCES, RowShape
+from bertfam.models.conversion import adopted
 from bertfam.objectives.objective import Objective
 from bertfam.sharding.mesh import MeshShape
 from bertfam.training.checkpoints.retention import Keep
@@ -323,8 +324,13 @@ def check_same_model(old: Any, new: Any) -> None:
 
 
 def check_same_network(old: Any, new: Any, folder: str, where: str = "Run.objective.model") -> None:
-    """Raise UserError if a model's config differs from that in `folder` in anything but dropout and vocabulary size."""
-    _check_same(old, new, where, (f"in {folder}", "--init_from"), FREE_OF_NETWORKS)
+    """Raise UserError if a model cannot start from the parameters in `folder`; see `bertfam.models.conversion.adopted`.
+
+    Dropout and vocabulary size may differ in any case.
+    """
+    values = {field.name: getattr(new, field.name) for field in dataclasses.fields(new)}
+    expected = adopted(type(new), old, values) or old
+    _check_same(expected, new, where, (f"in {folder}", "--init_from"), FREE_OF_NETWORKS)
 
 
 def check_same_optimizer(old: Any, new: Any, folder: str) -> None:

@@ -188,6 +188,14 @@ def test_a_run_that_was_killed_before_it_saved_starts_from_the_same(trained, tmp
             ["--init_from={model}", "--gin.BertConfig.num_layers=3"],
             "Run.objective.model.num_layers was 2 in {model} and is 3 now; change it back, or use another --init_from",
         ),
+        (
+            ["--init_from={model}", "--gin.MODEL=@LongformerConfig()", "--gin.LongformerConfig.num_layers=3"],
+            "Run.objective.model.num_layers was 2 in {model} and is 3 now; change it back, or use another --init_from",
+        ),
+        (
+            ["--init_from={model}", "--gin.MODEL=@ElectraConfig()", "--gin.ElectraConfig.num_layers=2"],
+            "Run.objective.model was BertConfig in {model} and is ElectraConfig now; change it back, or use another --init_from",
+        ),
     ],
 )
 def test_mistakes(trained, others, tmp_path, capsys, flags, message):
@@ -243,14 +251,14 @@ def test_a_folder_is_enough_without_a_gin_file(trained, others, text, tmp_path, 
 
 def test_sizes_of_a_run_file_are_replaced_by_those_of_the_folder(trained, text, tmp_path, capsys):
     """The line names them; what the two may have differently, such as dropout, is the file's."""
-    lines = ["BertConfig.num_layers = 3", "BertConfig.max_length = 48", "BertConfig.dropout_rate = 0.3"]
+    lines = ["BertConfig.num_layers = 3", "BertConfig.max_length = 20", "BertConfig.dropout_rate = 0.3"]
     (tmp_path / "own.gin").write_text("\n".join([f"include '{trained.folder / 'run.gin'}'", *lines]))
     words = ["pretrain", f"--gin_file={tmp_path / 'own.gin'}", f"--init_from={trained.model_dir}", *text]
     words += [f"--model_dir={tmp_path / 'model'}", f"--vocab={trained.folder / 'vocab'}", "--gin.TRAIN_STEPS=1"]
     out, _ = initial_state(*words)
     (line,) = [line for line in out.splitlines() if line.startswith("taken from")]
     replaced = [
-        f"BertConfig.{name} ({tmp_path / 'own.gin'}:{number})" for name, number in (("num_layers = 3", 2), ("max_length = 48", 3))
+        f"BertConfig.{name} ({tmp_path / 'own.gin'}:{number})" for name, number in (("num_layers = 3", 2), ("max_length = 20", 3))
     ]
     assert line.endswith(f"; instead of {', '.join(replaced)}") and "vocabulary" not in line
     model = read_run(tmp_path / "model").objective.model
@@ -260,6 +268,48 @@ def test_sizes_of_a_run_file_are_replaced_by_those_of_the_folder(trained, text, 
     error = capsys.readouterr().err
     assert "@BertConfig()" in error and "objectives/mlm.gin" in error and len(error.splitlines()) == 1
     assert not (tmp_path / "other").exists()
+
+
+LONGER = {
+    "BertConfig": ("", 0),
+    "BigBirdConfig": ("BigBirdConfig.block_size = 4\nBigBirdConfig.num_random_blocks = 1", 0),
+    "LongformerConfig": ("LongformerConfig.window = (8, 4)\nLongformerConfig.position_offset = 1", 1),
+}
+
+
+@pytest.mark.parametrize("family", LONGER)
+def test_a_longer_model_starts_with_repeated_positions(trained, tmp_path, family):
+    """It has the sizes of the folder, and the family and the length of the run file; moments are copied in the same way."""
+    options, unread = LONGER[family]
+    (tmp_path / "run.gin").write_text(f"""
+include "objectives/mlm.gin"
+include "runs/defaults.gin"
+MODEL = @{family}()
+{family}.num_layers = 3
+{family}.max_length = 64
+{options}
+Stage.length = 64
+""")
+    words = ["pretrain", f"--gin_file={tmp_path / 'run.gin'}", f"--cache_dir={trained.model_dir / 'cache'}", *ONE]
+    words += ["--gin.BATCH_SIZE=8", f"--model_dir={tmp_path / 'model'}", f"--init_from={trained.model_dir}", "--init_optimizer"]
+    out, state = initial_state(*words)
+    (line,) = [line for line in out.splitlines() if line.startswith("starts from")]
+    assert "positions 24 -> 64 by repetition" in line and line.endswith("; with the optimizer's moments")
+    assert ("query_global as a copy of query" in line) == (family == "LongformerConfig")
+    assert f"{family} with 2 layers (hidden_size 16, num_heads 2, feed_forward_size 32, max_length 64)" in out
+    model = read_run(tmp_path / "model").objective.model
+    assert (type(model).__name__, model.num_layers, model.max_length) == (family, 2, 64)
+    assert getattr(model, "window", (8, 4)) == (8, 4)
+    old, new = arrays(trained.model_dir, 24), leaves({"params": state.params, "rest": {"opt_state": state.opt_state}})
+    tables = [name for name in new if "['position']" in name]
+    assert len(tables) == 3  # the parameter and its two moments
+    for name, value in new.items():
+        theirs = old[name.replace("_global", "")]
+        if name in tables:
+            assert np.array_equal(value[unread:], theirs[np.arange(64) % 24]) and not np.any(value[:unread])
+        else:
+            count = 300 if has_rows(name) else None
+            assert np.array_equal(value[:count], theirs[:count]) if value.ndim else value == theirs, name
 
 
 def test_another_architecture_in_a_run_file_is_replaced(trained, text, tmp_path):

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import parity
 import pytest
+from flax import linen as nn
 
 from bertfam.errors import UserError
 from bertfam.interop import huggingface
@@ -15,7 +16,10 @@ from bertfam.kernels.attention.choice import choose
 from bertfam.kernels.attention.interface import Request
 from bertfam.kernels.attention.patterns import GlobalTokens, Window
 from bertfam.layers.execution import Execution
+from bertfam.models.conversion import Conversion, adopted
+from bertfam.models.encoder import init_encoder
 from bertfam.models.longformer import LongformerConfig
+from bertfam.models.roberta import RobertaConfig
 
 
 def torch_model(folder, windows=(4, 8), length=20, hidden_size=48):
@@ -136,6 +140,34 @@ def test_files_of_a_model_without_global_projections_have_copies_of_the_others(t
     for name in ("query", "key", "value"):
         assert np.array_equal(attention[name]["kernel"], attention[f"{name}_global"]["kernel"])
         assert np.array_equal(attention[name]["kernel"], params["encoder"]["layers"]["attention"][name]["kernel"])
+
+
+def test_a_converted_roberta_computes_what_it_did():
+    """In rows that its window covers; later tokens have the positions of the first ones again."""
+    options = {"vocab_size": 99, "num_layers": 2, "hidden_size": 32, "num_heads": 2, "feed_forward_size": 48}
+    short = RobertaConfig(**options, max_length=16, position_offset=1)
+    long = adopted(LongformerConfig, short, {"window": 80, "max_length": 40})
+    assert (long.max_length, long.hidden_size, long.window, long.position_offset) == (40, 32, 80, 1)
+    boxed = jax.eval_shape(lambda key: init_encoder(long, key), jax.random.key(0))
+    theirs = jax.tree.map(
+        lambda leaf: np.random.default_rng(leaf.size).standard_normal(leaf.shape, np.float32) / 3,
+        huggingface.shapes_of(short, frozenset({"encoder"}))["encoder"],
+    )
+    ours = Conversion(short, long).params(boxed, theirs)
+    assert jax.tree.map(np.shape, ours) == jax.tree.map(np.shape, nn.unbox(boxed))
+    tokens = np.random.default_rng(0).integers(1, 99, (1, 40))
+    hidden = []
+    for config, params, row in ((short, theirs, tokens[:, :16]), (long, ours, tokens[:, :16]), (long, ours, tokens)):
+        ones = np.ones_like(row)
+        output, _ = config.encoder().apply({"params": params}, row, segment_ids=ones, token_type_ids=0 * ones, train=False)
+        hidden.append(output)
+    np.testing.assert_allclose(hidden[0], hidden[1], atol=1e-5)
+    assert not np.allclose(hidden[2][:, :16], hidden[1], atol=1e-3)
+    # Tokens 0 to 15 and 16 to 31 have the same positions, so that they may change places.
+    again = np.concatenate([tokens[:, 16:32], tokens[:, :16], tokens[:, 32:]], axis=1)
+    ones = np.ones_like(again)
+    changed, _ = long.encoder().apply({"params": ours}, again, segment_ids=ones, token_type_ids=0 * ones, train=False)
+    np.testing.assert_allclose(changed[:, :16], hidden[2][:, 16:32], atol=1e-5)
 
 
 def test_first_tokens_of_packed_examples_are_global():

@@ -47,6 +47,7 @@ class BertMasking(TextCorruption):
       drawn_by: Granularity of the replacement: drawn for each "token", or for each "unit" of the choice (SpanBERT).
       slot_margin: If given, rows have (rate + slot_margin) * length slots, rounded down, in place of `max_predictions` (ELECTRA:
         0.005, so 19 at 128 and 79 at 512).
+      slot_share: If given, rows have slot_share * length slots, rounded down, in place of `max_predictions` (BigBird: 75 / 512).
       boundaries: True to add the features of the span boundary objective (SpanBERT).
       shuffling: Shuffling of windows among the tokens that are not masked, to be predicted as well (StructBERT); None for none.
     """
@@ -61,6 +62,7 @@ class BertMasking(TextCorruption):
     counted: Counted = "row"
     drawn_by: DrawnBy = "token"
     slot_margin: float | None = None
+    slot_share: float | None = None
     boundaries: bool = False
     shuffling: ShuffledWindows | None = None
 
@@ -74,6 +76,10 @@ class BertMasking(TextCorruption):
             raise ValueError(f"max_predictions {self.max_predictions} is less than 1")
         if self.slot_margin is not None and (self.max_predictions is not None or not 0 <= self.slot_margin < 1):
             raise ValueError(f"slot_margin {self.slot_margin} must be in [0, 1), and max_predictions None where it is given")
+        if self.slot_share is not None and (self._has_slots or not 0 < self.slot_share <= 1):
+            raise ValueError(
+                f"slot_share {self.slot_share} must be in (0, 1], and max_predictions and slot_margin None where it is given"
+            )
         if not (self.mask_share >= 0 and self.random_share >= 0 and self.mask_share + self.random_share <= 1):
             raise ValueError(
                 f"mask_share {self.mask_share} and random_share {self.random_share} must be >= 0 with a sum of at most 1"
@@ -177,8 +183,15 @@ class BertMasking(TextCorruption):
         slots["shuffled_loss_weights"] = np.concatenate([none, targets["masked_loss_weights"]], axis=1)
         return slots | {"encoder_input_tokens": corrupted}
 
+    @property
+    def _has_slots(self) -> bool:
+        """True if `max_predictions` or `slot_margin` gives the number of slots."""
+        return self.max_predictions is not None or self.slot_margin is not None
+
     def _masks(self, length: int) -> int:
         """Return the static number of slots for masked tokens in a row of `length` tokens."""
+        if self.slot_share is not None:
+            return max(1, int(self.slot_share * length))
         if self.slot_margin is not None:
             return min(length, max(1, int((self.rate + self.slot_margin) * length)))
         return self.max_predictions or math.ceil(self.rate * length)

@@ -7,10 +7,13 @@ The text is treated as one sequence of slots: the tokens of every document, foll
     Chunks            as many tokens as fit, across documents (Radford et al. 2018)
     WholeDocuments    as many tokens of one document as fit
 
+`bertfam.data.rows.document_windows` adds windows of documents that begin elsewhere in each epoch.
+
 Every token of the text is in exactly one row; a sentence longer than a row is cut. If the noise requires it (`RowForm`), rows
 have no [CLS] and [SEP], mark where sentences begin, or have the token that follows each.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,6 +29,12 @@ from bertfam.errors import UserError
 # Rows across documents restart about every hundred thousand tokens, so that the stretches between can be planned in parallel.
 _LANE = 1 << 17
 _LANES_AT_ONCE = 512
+
+
+def check_text_length(length: int) -> None:
+    """Raise UserError if rows of `length` tokens have no room for text."""
+    if length < 3:
+        raise UserError(f"length {length} is too short for a row of text; use at least 3")
 
 
 @dataclass(frozen=True)
@@ -48,13 +57,12 @@ class TextRows(RowLayout):
 
     @override
     def check_length(self, length: int) -> None:
-        if length < 3:
-            raise UserError(f"length {length} is too short for a row of text; use at least 3")
+        check_text_length(length)
 
     @override
     def examples(self, documents: Documents, length: int, seed: int, tokens: TokenIds, form: RowForm = FRAMED) -> "TextExamples":
         self.check_length(length)
-        frame = _Frame(tokens, form)
+        frame = Frame(tokens, form)
         room = length - frame.size
         begins = document_begins(documents, self.gap)
         inner_ends = begins[1:] - (0 if form.continued else self.gap)  # end of the slots of each document that rows hold
@@ -110,7 +118,7 @@ class WholeDocuments(TextRows, PackableRows):
     whole_sentences, across_documents = False, False
 
 
-class _Frame:
+class Frame:
     """Control tokens around a row's text: [CLS] and [SEP], or none for bare rows or if the vocabulary has no [CLS].
 
     Documents are separated by [SEP], or in bare rows by the end-of-text token; a vocabulary may have only one of the two.
@@ -126,48 +134,43 @@ class _Frame:
         self.separator = tokens.end_of_text("a row of text") if tokens.sep is None or not form.framed else tokens.sep
 
 
-class TextExamples:
-    """Rows of one corpus at one length."""
+class SlotRows(ABC):
+    """Base class of rows that are ranges of slots of one corpus, at one length."""
 
     warnings: ClassVar[list[str]] = []
 
-    def __init__(
-        self, documents: Documents, begins: np.ndarray, begin: np.ndarray, end: np.ndarray, length: int, frame: _Frame, gap: int
-    ) -> None:
-        """Create rows of the slots begin int64[rows] .. end int64[rows], where document d begins at slot begins[d].
+    def __init__(self, documents: Documents, begins: np.ndarray, length: int, frame: Frame, gap: int) -> None:
+        """Create rows of documents, of which document d begins at slot begins[d] and is followed by `gap` separators.
 
-        A document is followed by `gap` separators. For continued rows the slots are those of the next tokens, and slot -1 holds
-        an end-of-text token.
+        For continued rows the slots are those of the next tokens, and slot -1 holds an end-of-text token.
         """
-        self._documents, self._begins, self._begin, self._end = documents, begins, begin, end
+        self._documents, self._begins = documents, begins
         self._length, self._frame, self._gap = length, frame, gap
 
-    def __len__(self) -> int:
-        return len(self._begin)
+    @abstractmethod
+    def __len__(self) -> int: ...
 
-    @property
-    def lengths(self) -> np.ndarray:
-        """Tokens of each row, including [CLS] and [SEP]: int64[rows]."""
-        return self._end - self._begin + self._frame.size
+    @abstractmethod
+    def _bounds(self, examples: np.ndarray, row_keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the slots at which rows begin and end: int64[n] each."""
 
     def rows(self, examples: np.ndarray, row_keys: np.ndarray) -> dict[str, np.ndarray]:
-        """Build uncorrupted rows, without random draws.
+        """Build uncorrupted rows.
 
         Args:
           examples: int64[n] in [0, len(self)).
-          row_keys: uint64[n], unused.
+          row_keys: uint64[n], keys of the random draws of rows that have any.
 
         Returns:
           `encoder_input_tokens`, `encoder_segment_ids`, `encoder_token_type_ids` int32[n, length], `maskable` bool[n, length],
           `units` uint8[n, length] if the text has marks, and the features that the form requires.
         """
         form = self._frame.form
+        begin, end = self._bounds(examples, row_keys)
         if form.continued:
-            return _with_next(
-                self._rows(self._begin[examples] - 1, self._end[examples], self._length + 1), self._frame.tokens.pad
-            )
-        rows = self._rows(self._begin[examples], self._end[examples], self._length)
-        return rows | ({"sentence_begins": self._sentence_begins(examples)} if form.sentences else {})
+            return _with_next(self._rows(begin - 1, end, self._length + 1), self._frame.tokens.pad)
+        rows = self._rows(begin, end, self._length)
+        return rows | ({"sentence_begins": self._sentence_begins(begin, end)} if form.sentences else {})
 
     def _rows(self, begin: np.ndarray, end: np.ndarray, length: int) -> dict[str, np.ndarray]:
         """Return the rows of slots begin int64[n] .. end int64[n], as `rows` does."""
@@ -213,21 +216,44 @@ class TextExamples:
             "maskable": maskable,
         }
 
-    def _sentence_begins(self, examples: np.ndarray) -> np.ndarray:
+    def _sentence_begins(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
         """Return True where sentences of the text begin, including the first of each document: bool[n, length]."""
         starts, bounds = self._documents.sentence_starts, self._documents.sentence_bounds
-        begin, end = self._begin[examples], self._end[examples]
         first, last = (np.searchsorted(self._begins, slot, side="right") - 1 for slot in (begin, end - 1))
         low = np.searchsorted(starts, begin - self._gap * first)
         # A separator at the end of a row has the index of the next document's first token, which is not in the row.
         counts = np.maximum(np.searchsorted(starts, end - self._gap * last) - low, 0)
-        row = np.repeat(np.arange(len(examples)), counts)
+        row = np.repeat(np.arange(len(begin)), counts)
         sentence = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts) + low[row]
         slot = starts[sentence] + self._gap * (np.searchsorted(bounds, sentence, side="right") - 1)
-        result = np.zeros((len(examples), self._length), bool)
+        result = np.zeros((len(begin), self._length), bool)
         inside = slot < end[row]
         result[row[inside], (slot - begin[row] + self._frame.size // 2)[inside]] = True
         return result
+
+
+class TextExamples(SlotRows):
+    """Rows that are the same in every epoch."""
+
+    def __init__(
+        self, documents: Documents, begins: np.ndarray, begin: np.ndarray, end: np.ndarray, length: int, frame: Frame, gap: int
+    ) -> None:
+        """Create rows of the slots begin int64[rows] .. end int64[rows]; see the base class."""
+        super().__init__(documents, begins, length, frame, gap)
+        self._begin, self._end = begin, end
+
+    @override
+    def __len__(self) -> int:
+        return len(self._begin)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each row, including [CLS] and [SEP]: int64[rows]."""
+        return self._end - self._begin + self._frame.size
+
+    @override
+    def _bounds(self, examples: np.ndarray, row_keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self._begin[examples], self._end[examples]
 
 
 def _with_next(rows: dict[str, np.ndarray], pad: int) -> dict[str, np.ndarray]:

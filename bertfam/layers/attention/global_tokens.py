@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from bertfam.kernels.attention.patterns import FULL, GlobalTokens, Window
 from bertfam.layers.attention.dot_product import Attended, Attention, Row
 
-_PROJECTIONS = ("query", "key", "value")
+PROJECTIONS = ("query", "key", "value")
 
 
 class GlobalAttention(Attention):
@@ -47,7 +47,7 @@ class GlobalAttention(Attention):
           return_weights: True to return the attention weights.
           cached: None; there is no decoding.
         """
-        query, key, value = self._heads(inputs, self.num_heads, *_PROJECTIONS)
+        query, key, value = self._heads(inputs, self.num_heads, *PROJECTIONS)
         flags = None if row.arrays is None else row.arrays["global_tokens"]
         pattern = self.window if flags is None else GlobalTokens(self.window, self.most)
         mixed, weights = self._mixed(query, key, value, row, packed, train, return_weights, pattern)

@@ -5,6 +5,7 @@ computes the bias correction. The moments of new tokens start at 0. The step and
 warm-up keeps the first updates small.
 """
 
+import itertools
 from collections.abc import Collection
 from typing import Any
 
@@ -14,6 +15,7 @@ from flax import linen as nn
 
 from bertfam.data.vocabularies.matching import Origins
 from bertfam.errors import UserError
+from bertfam.models.conversion import Conversion
 from bertfam.storage.paths import to_path
 from bertfam.training.checkpoints import Checkpoints, has_training_state, newest, selection
 from bertfam.training.model_dir import read_run
@@ -36,8 +38,10 @@ def step_with_state(folder: str) -> int:
     return selection.find(folder, None, ("params", "rest"))
 
 
-def read(folder: str, step: int, run: Run, size: int, parts: Collection[str]) -> dict[Names, np.ndarray]:
-    """Read the optimizer state of another run, by path.
+def read(
+    folder: str, step: int, run: Run, size: int, parts: Collection[str], conversion: Conversion
+) -> dict[Names, np.ndarray]:
+    """Read the optimizer state of another run, by path, with moments converted as the parameters are.
 
     Args:
       folder: MODEL_DIR of the other run.
@@ -45,9 +49,10 @@ def read(folder: str, step: int, run: Run, size: int, parts: Collection[str]) ->
       run: sized run to start.
       size: vocabulary size of the other run.
       parts: parts of the parameters whose moments are copied.
+      conversion: conversion of the parameters.
 
     Raises:
-      UserError: if the state is that of another optimizer, or lacks some of these parameters.
+      UserError: if the state is that of another optimizer, or lacks some of these parameters, or cannot be converted.
     """
     old = read_run(folder).sized(size)
     check_same_optimizer(old.optimizer, run.optimizer, folder)
@@ -56,19 +61,27 @@ def read(folder: str, step: int, run: Run, size: int, parts: Collection[str]) ->
     checkpoints = Checkpoints(folder, read_only=True)
     state = {_names(path): np.asarray(leaf) for path, leaf in _leaves(checkpoints.restore_optimizer(step, like))}
     checkpoints.close()
-    fresh = run.boxed_state
-    for path, _ in _leaves(fresh.opt_state):
-        if _is_copied(path, parts, fresh.params) and _names(path) not in state:
-            raise UserError(f"the optimizer state in {folder} lacks {'/'.join(_names(path))}, which this run has; {_FIX}")
-    return state
+    fresh, moments = run.boxed_state, {}
+    for path, box in _leaves(fresh.opt_state):
+        if not _is_copied(path, parts, fresh.params):
+            continue
+        names, shape = _names(path), nn.meta.unbox(box).shape
+        if (source := conversion.source(names)) not in state:
+            raise UserError(f"the optimizer state in {folder} lacks {'/'.join(source)}, which this run has; {_FIX}")
+        axes = _axes(box, shape)
+        moments[names] = value = conversion.tensor(axes, shape, state[source])
+        if any(axis != "vocab" and ours != theirs for axis, ours, theirs in itertools.zip_longest(axes, shape, value.shape)):
+            raise UserError(
+                f"the optimizer state in {folder} has {'/'.join(source)} of shape {value.shape}, and this run {shape}; {_FIX}"
+            )
+    return moments
 
 
 def transfer(trainer: Trainer, fresh: Any, old: dict[Names, np.ndarray], origins: Origins, parts: Collection[str]) -> Any:
     """Copy an optimizer state that `read` returned into a new one, for some parts; rows of tokens without origins stay 0."""
 
     def replace(path: Any, box: Any, leaf: jax.Array) -> jax.Array:
-        names = box.names if is_boxed(box) else (None,) * leaf.ndim
-        return copied(names, leaf, old[_names(path)], origins) if _is_copied(path, parts, boxed.params) else leaf
+        return copied(_axes(box, leaf.shape), leaf, old[_names(path)], origins) if _is_copied(path, parts, boxed.params) else leaf
 
     boxed = trainer.run.boxed_state
     return jax.tree_util.tree_map_with_path(replace, boxed.opt_state, fresh, is_leaf=is_boxed)
@@ -76,6 +89,11 @@ def transfer(trainer: Trainer, fresh: Any, old: dict[Names, np.ndarray], origins
 
 def _leaves(tree: Any) -> list[tuple[Any, Any]]:
     return jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_boxed)
+
+
+def _axes(box: Any, shape: tuple[int, ...]) -> tuple[str | None, ...]:
+    """Return the logical names of the axes of a leaf."""
+    return box.names if is_boxed(box) else (None,) * len(shape)
 
 
 def _is_copied(path: Any, parts: Collection[str], params: Collection[str]) -> bool:

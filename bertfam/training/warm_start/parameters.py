@@ -1,5 +1,6 @@
 """Warm start of a run from another model's parameters: all shared parts or some, also across vocabularies."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from flax import traverse_util
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.data.vocabularies.matching import Origins, match, same
 from bertfam.errors import UserError
+from bertfam.models.conversion import Conversion
 from bertfam.training.run import Run, check_same_network
 from bertfam.training.state import TrainState
 from bertfam.training.trained_networks import read_networks
@@ -29,12 +31,14 @@ class WarmStart:
       params: parts of its parameters that are copied, NumPy arrays.
       origins: rows of its tables from which the rows of this run's tokens start.
       optimizer: its optimizer state, NumPy arrays by path, from which the moments of these parts are copied; None: a new state.
+      converted: what has been converted, in words.
     """
 
     folder: str
     params: dict[str, Any]
     origins: Origins
     optimizer: dict[tuple[str, ...], np.ndarray] | None = None
+    converted: Sequence[str] = ()
 
     def state(self, trainer: Trainer) -> TrainState:
         """Make a fresh state with the copied parameters; rows of tokens without origins are initialised."""
@@ -54,7 +58,8 @@ class WarmStart:
         """Line of the plan that describes the warm start."""
         origins = f"of {self.origins.size:,} tokens {self.origins.describe()}"
         moments = "" if self.optimizer is None else "; with the optimizer's moments"
-        return f"starts from {self.folder}: {', '.join(self.params)}; {origins}{moments}"
+        converted = "".join(f"; {words}" for words in self.converted)
+        return f"starts from {self.folder}: {', '.join(self.params)}; {origins}{converted}{moments}"
 
 
 def read_warm_start(
@@ -96,9 +101,10 @@ def read_warm_start(
             "--init_from out"
         )
     origins = match(vocabulary, model.vocabulary)
-    copies = {name: jax.tree.map(np.asarray, theirs[name]) for name in names}
-    state = None if step is None else optimizer_state.read(folder, step, run, model.vocabulary.size, names)
-    return WarmStart(folder, copies, origins if means else origins.of_known, state)
+    conversion, boxed = Conversion(model.config, networks[first]), {name: ours[name] for name in names}
+    copies = conversion.params(boxed, {name: theirs[name] for name in names})
+    state = None if step is None else optimizer_state.read(folder, step, run, model.vocabulary.size, names, conversion)
+    return WarmStart(folder, copies, origins if means else origins.of_known, state, conversion.describe(boxed))
 
 
 def objective_warm_start(run: Run, aux: Any, vocabulary: Vocabulary) -> WarmStart | None:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from bertfam.config import Config, Defaults, file_binds
-from bertfam.config.objects import Replaced, replace_object
+from bertfam.config.objects import Replaced, described_object, replace_object
 from bertfam.data import vocabularies
 from bertfam.interop import huggingface
 from bertfam.interop.folders import check_is_model, is_huggingface
+from bertfam.models.conversion import adopted
 from bertfam.storage.paths import to_path
 from bertfam.training.checkpoints import selection
 from bertfam.training.model_dir import read_run
@@ -19,6 +20,7 @@ from bertfam.training.run import FREE_OF_NETWORKS, Run
 from bertfam.training.trained_networks import vocabulary_folder
 from bertfam.training.warm_start.imported_model import run_bindings
 
+_MODEL = ("Run", "objective", "model")
 _SIZES = ("hidden_size", "num_heads", "feed_forward_size", "max_length")
 
 
@@ -28,7 +30,7 @@ class Used:
 
     Attributes:
       folder: the folder.
-      model: its model; None if the configuration describes the same one.
+      model: the model that the run has from it; None if the configuration describes the same one.
       objective: gin file of the objective of its family; None if the configuration has an objective.
       replaced: values of gin files that the model's have replaced.
       vocabulary: True if its vocabulary is that of the run.
@@ -102,11 +104,15 @@ class Source:
     def use_model(self, config: Config, defaults: Defaults) -> tuple[Config, Used]:
         """Describe its model in a configuration, except where flags do or a field is free; `check_same_network` refuses those.
 
+        A model of the configuration that can start from its parameters stays, with its sizes.
+
         Raises:
           UserError: if the objective of the configuration cannot train the model.
         """
-        replacement = replace_object(config, ("Run", "objective", "model"), self.model, self.origin, FREE_OF_NETWORKS)
-        model = self.model if replacement.changed or defaults.bindings else None
+        described = described_object(config, _MODEL)
+        model = described and adopted(described[0], self.model, described[1]) or self.model
+        replacement = replace_object(config, _MODEL, model, self.origin, FREE_OF_NETWORKS)
+        model = model if replacement.changed or defaults.bindings else None
         objective = next((name for name in defaults.files if name.startswith("objectives/")), None)
         return replacement.config, Used(self.folder, model, objective, replacement.replaced, vocabulary=False)
 
