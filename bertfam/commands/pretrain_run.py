@@ -154,6 +154,7 @@ def _open(args: argparse.Namespace, processes: Processes, teacher: session.Teach
     checkpoint, init = _open_checkpoint(args, processes, configuration, vocabulary)
     model, warm_start = _open_model(processes, configuration, vocabulary, checkpoint, init, teachers, phase_timer)
     cache, data = _open_data(processes, configuration, vocabulary, checkpoint, phase_timer)
+    model.trainer.count_flops(data.training)
     job = Job(processes, configuration, vocabulary, checkpoint, init, model.trainer, cache, data, profiled)
     return job, InitialState(warm_start, model.aux)
 
@@ -308,7 +309,7 @@ def _print_plan(args: argparse.Namespace, job: Job, initial: InitialState) -> di
             ]
         )
     counts = {split: job.cache.counts(split) for split in SPLITS}
-    plan = make_plan(job.run, trainer.mesh, trainer.abstract_state, trainer.tensors, counts)
+    plan = make_plan(job.run, trainer.mesh, trainer.abstract_state, trainer.tensors, counts, trainer.flops_per_step)
     if not processes.alone:
         plan["processes"] = {"source": processes.source, "hosts": processes.hosts}
     print(plan_text(plan), flush=True)
@@ -374,7 +375,8 @@ def _train(
         hooks.append(outputs.profile)
     hosts = StragglerMonitor(job.processes, stop, writer)
     counted = partial(seen, run.stages, job.data.training)
-    log = ProgressLog(writer, phase_timer, start, run.total_steps, run.log_every, run.flops_after, hosts, counted)
+    flops_after = partial(run.flops_after, flops_per_step=trainer.flops_per_step)
+    log = ProgressLog(writer, phase_timer, start, run.total_steps, run.log_every, flops_after, hosts, counted)
     stop.reasons += [checkpoints.failed, writer.failed]
     state = loop.train(trainer, state, StagedBatches(run.stages, job.data.training), log, hooks, stop)
     with job.processes.on_all("the metrics"):

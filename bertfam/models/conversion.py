@@ -1,7 +1,8 @@
 """Conversion of a trained model to a longer one of its family, or to one of a family that extends it.
 
-A family names the families that it extends in `adopts`, the modules of its own that start as copies of others in `copied_modules`,
-and the fields that no parameter depends on in `without_parameters`. Position tables are found by the name of their axis.
+A family names the families that it extends in `adopts`, the modules of its own that start as copies of others in
+`copied_modules`, and the fields that no parameter depends on in `without_parameters`. Position tables are found by the name of
+their axis.
 """
 
 import dataclasses
@@ -19,8 +20,8 @@ _POSITIONS = "position"  # axis of the position tables
 def adopted(cls: type, other: Any, own: Mapping[str, Any]) -> Any | None:
     """Return the config of a model that starts from another's parameters.
 
-    It has the other model's values. Of its own values it keeps those that the other's family lacks, those that no parameter depends
-    on, and a larger `max_length`, which is the default of its family where that is another one.
+    It has the other model's values. Of its own values it keeps those that the other's family lacks, those that no parameter
+    depends on, and a larger `max_length`, which is the default of its family where that is another one.
 
     Args:
       cls: class of the config.

@@ -174,9 +174,7 @@ def entries(config: LongformerConfig) -> tuple[Entry, ...]:
     head = ("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias")
     ours, theirs = "encoder/layers/attention/", "longformer.encoder.layer.{layer}.attention.self."
     own = "_global" if config.global_projections else ""
-    global_entries = [
-        entry for name in PROJECTIONS for entry in dense(f"{ours}{name}{own}", f"{theirs}{name}_global")
-    ]
+    global_entries = [entry for name in PROJECTIONS for entry in dense(f"{ours}{name}{own}", f"{theirs}{name}_global")]
     # Copies come first: of several tensors of one parameter, the last one is read.
     return (*global_entries, *bert.encoder_entries("longformer.", config), *bert.masked_lm_entries(config, *head))
 

@@ -14,7 +14,7 @@ from bertfam.planning.bounds import Bound, bound
 from bertfam.planning.changes import with_remat
 from bertfam.planning.tracing import SUMMED_AXES, Array, GradientTrace, trace
 from bertfam.sharding.chips import Chip
-from bertfam.sharding.named_shardings import batch_shardings, check_batch, partition_spec
+from bertfam.sharding.named_shardings import batch_shardings, check_batch, padded_decoder_rows, partition_spec
 from bertfam.sharding.rules import AXES, Rules, as_tuple
 from bertfam.training.run import Run
 from bertfam.training.state import TrainState, shardings_of
@@ -71,7 +71,7 @@ def estimate(run: Run, devices: int, *, slices: int = 1, stage: int = -1) -> Est
     rules, batch_size, shape = run.mesh.rules, run.stages[stage].batch_size, run.shape(stage)
     mesh = AbstractMesh(run.mesh.sizes(devices, slices), AXES)
     check_batch(batch_size, run.microbatches, mesh, rules)
-    features = run.objective.features(shape)
+    features = padded_decoder_rows(run.objective.features(shape), mesh, rules)
     batch = sum(
         math.prod(sharding.shard_shape((batch_size, *features[name].shape))) * jnp.dtype(features[name].dtype).itemsize
         for name, sharding in batch_shardings(features, mesh, rules).items()

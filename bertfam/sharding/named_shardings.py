@@ -79,6 +79,24 @@ def batch_shardings(features: Mapping[str, FeatureSpec], mesh: AnyMesh, rules: R
     return {name: NamedSharding(mesh, partition_spec(("batch", *spec.axes), rules)) for name, spec in features.items()}
 
 
+def padded_decoder_rows(features: Mapping[str, FeatureSpec], mesh: AnyMesh, rules: Rules = Rules()) -> dict[str, FeatureSpec]:  # noqa: B008
+    """Lengthen the decoder's rows of an encoder-decoder until their tokens divide over their mesh axis.
+
+    The noise makes as many targets as it needs, and no setting of a run states their number. Dropout depends on the padded
+    length.
+    """
+    axes = as_tuple(rules.axes("length"))
+    parts = math.prod(mesh.shape[axis] for axis in axes)
+    has_encoder = any(name.startswith("encoder_") for name in features)
+
+    def padded(name: str, spec: FeatureSpec) -> FeatureSpec:
+        if not has_encoder or not name.startswith("decoder_"):
+            return spec
+        return spec._replace(shape=tuple(-(-size // parts) * parts for size in spec.shape))
+
+    return {name: padded(name, spec) for name, spec in features.items()}
+
+
 def check_batch(batch_size: int, microbatches: int, mesh: AnyMesh, rules: Rules = Rules()) -> None:  # noqa: B008
     """Raise UserError if a batch cannot be divided into equal microbatches and device shares."""
     if batch_size % microbatches:

@@ -26,7 +26,7 @@ def global_batch(
       source: source of the rows of any step.
       step: step of the batch.
       batch_size: rows of the global batch.
-      features: features of the batch; others that the source returns are dropped.
+      features: features of the batch; others that the source returns are dropped, and shorter rows are padded with 0.
       shardings: sharding of each feature.
 
     Returns:
@@ -43,6 +43,8 @@ def global_batch(
 
     def place(name: str, spec: FeatureSpec) -> jax.Array:
         local = rows[name].astype(spec.dtype, copy=False)
+        if local.shape[1:] != spec.shape:
+            local = np.pad(local, [(0, 0), *((0, size - given) for size, given in zip(spec.shape, local.shape[1:], strict=True))])
 
         def shard(index: Any) -> np.ndarray:  # a slice for each axis
             first, last, _ = index[0].indices(batch_size)

@@ -175,12 +175,18 @@ class Run:
         """Number of updates of the whole run."""
         return total_steps(self.stages)
 
-    def flops_after(self, step: int) -> int:
-        """Return the matrix-product FLOPs of the updates after the first `step`."""
+    def flops_after(self, step: int, flops_per_step: Sequence[int] | None = None) -> int:
+        """Return the matrix-product FLOPs of the updates after the first `step`.
+
+        Args:
+          step: number of updates that are done.
+          flops_per_step: FLOPs of an update of each stage; None: those of rows of one example.
+        """
         left = 0
         for index, stage in enumerate(self.stages):
             done = min(step, stage.steps)
-            left += (stage.steps - done) * stage.batch_size * self.objective.flops(self.shape(index))
+            flops = flops_per_step[index] if flops_per_step else stage.batch_size * self.objective.flops(self.shape(index))
+            left += (stage.steps - done) * flops
             step -= done
         return left
 

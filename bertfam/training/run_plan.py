@@ -1,7 +1,7 @@
 """Plan of a run, printed before training."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -22,7 +22,12 @@ _UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def make_plan(
-    run: Run, mesh: jax.sharding.Mesh, state: Any, tensors: Any, counts: Mapping[str, Mapping[str, int]]
+    run: Run,
+    mesh: jax.sharding.Mesh,
+    state: Any,
+    tensors: Any,
+    counts: Mapping[str, Mapping[str, int]],
+    flops_per_step: Sequence[int] | None = None,
 ) -> dict[str, Any]:
     """Return the plan of a run, a dict that can be written as JSON.
 
@@ -32,6 +37,7 @@ def make_plan(
       state: the TrainState as `jax.ShapeDtypeStruct`s with shardings.
       tensors: description of the parameters (see `optimizers.tensors.describe`).
       counts: number of documents, sentences and tokens by split.
+      flops_per_step: FLOPs of an update of each stage; None: those of rows of one example.
     """
     device, optimizer = mesh.devices.flat[0], run.optimizer
     stages = []
@@ -42,7 +48,7 @@ def make_plan(
             | {
                 "predictions": shape.targets or shape.predictions,
                 "tokens_per_step": stage.batch_size * stage.length,
-                "flops_per_step": stage.batch_size * run.objective.flops(shape),
+                "flops_per_step": flops_per_step[index] if flops_per_step else stage.batch_size * run.objective.flops(shape),
                 "attention": describe_attention(run.objective, shape),
             }
         )

@@ -1,8 +1,9 @@
 """Trainer: state of a run on a mesh, and the programs that train, evaluate and inspect it; `loop` calls them."""
 
+import dataclasses
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
@@ -14,14 +15,14 @@ from flax import linen as nn
 from jax.sharding import NamedSharding, PartitionSpec
 from tqdm import tqdm
 
-from bertfam.data.rows.batches import BatchSource
+from bertfam.data.rows.batches import Batches, BatchSource
 from bertfam.data.text_data import HeldOut
 from bertfam.errors import UserError
 from bertfam.features import FeatureSpec
 from bertfam.multihost.preemption import Stop
 from bertfam.objectives.objective import Predictions
 from bertfam.sharding.chips import peak_flops
-from bertfam.sharding.named_shardings import batch_shardings, check_batch
+from bertfam.sharding.named_shardings import batch_shardings, check_batch, padded_decoder_rows
 from bertfam.suggest import did_you_mean
 from bertfam.training.checkpoints import Checkpoints, on_devices
 from bertfam.training.integrity.digest import Digest, Digester
@@ -31,6 +32,7 @@ from bertfam.training.logs.phase_timer import COMPILING, EVALUATING, PhaseTimer
 from bertfam.training.logs.progress import Rates
 from bertfam.training.optimizers.tensors import describe
 from bertfam.training.prefetch import Batch, global_batch
+from bertfam.training.row_flops import row_flops
 from bertfam.training.run import Run
 from bertfam.training.state import TrainState, new_state, shardings_of
 from bertfam.training.step import INITIALISATION, TERM, Metrics, make_eval_step, make_train_step
@@ -102,7 +104,7 @@ class Trainer:
     def _stage(self, index: int) -> StageProgram:
         stage, shape = self.run.stages[index], self.run.shape(index)
         check_batch(stage.batch_size, self.run.microbatches, self.mesh, self.run.mesh.rules)
-        features = self.run.objective.features(shape)
+        features = padded_decoder_rows(self.run.objective.features(shape), self.mesh, self.run.mesh.rules)
         peak = peak_flops(self.mesh.devices.flat[0])
         rates = Rates(
             stage.batch_size * stage.length,
@@ -110,6 +112,23 @@ class Trainer:
             None if peak is None else peak * self.mesh.size,
         )
         return StageProgram(features, batch_shardings(features, self.mesh, self.run.mesh.rules), stage.batch_size, rates)
+
+    def count_flops(self, sources: Sequence[Batches]) -> None:
+        """Count the FLOPs of packed rows by the plan of their text; before, they count as rows of one example.
+
+        Args:
+          sources: the batches of each stage.
+        """
+        for index, source in enumerate(sources):
+            program = self.stages[index]
+            flops = program.batch_size * row_flops(self.run.objective, self.run.shape(index), source.sequence)
+            rates = dataclasses.replace(program.rates, flops_per_step=flops)
+            self.stages[index] = dataclasses.replace(program, rates=rates)
+
+    @property
+    def flops_per_step(self) -> list[int]:
+        """FLOPs of a step of each stage."""
+        return [program.rates.flops_per_step for program in self.stages]
 
     def _check_metric(self, name: str) -> None:
         batch = {

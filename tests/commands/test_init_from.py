@@ -156,6 +156,9 @@ def test_a_run_that_was_killed_before_it_saved_starts_from_the_same(trained, tmp
     assert "finished already" in capsys.readouterr().out
 
 
+LONG = "--gin.MODEL=@LongformerConfig()"
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -189,7 +192,7 @@ def test_a_run_that_was_killed_before_it_saved_starts_from_the_same(trained, tmp
             "Run.objective.model.num_layers was 2 in {model} and is 3 now; change it back, or use another --init_from",
         ),
         (
-            ["--init_from={model}", "--gin.MODEL=@LongformerConfig()", "--gin.LongformerConfig.num_layers=3"],
+            ["--init_from={model}", "--gin.LongformerConfig.position_offset=1", "--gin.LongformerConfig.num_layers=3", LONG],
             "Run.objective.model.num_layers was 2 in {model} and is 3 now; change it back, or use another --init_from",
         ),
         (

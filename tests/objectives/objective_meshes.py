@@ -20,6 +20,7 @@ from bertfam.corruption.masked_lm.span_selection import WordSpans  # noqa: E402
 from bertfam.corruption.next_tokens import NextTokens  # noqa: E402
 from bertfam.corruption.permutation_noise import PermutationNoise  # noqa: E402
 from bertfam.corruption.t5.span_corruption import SpanCorruption  # noqa: E402
+from bertfam.corruption.t5.text_to_text import TextToText  # noqa: E402
 from bertfam.data.rows.recurrent_pairs import RecurrentPairs  # noqa: E402
 from bertfam.data.rows.running_text import Chunks, FullSentences  # noqa: E402
 from bertfam.data.rows.sentence_pairs import SentencePairs  # noqa: E402
@@ -38,8 +39,9 @@ from bertfam.objectives.sequence_to_sequence import SequenceToSequence  # noqa: 
 from bertfam.objectives.spanbert import MlmSbo  # noqa: E402
 from bertfam.objectives.structbert import MlmStructure  # noqa: E402
 from bertfam.sharding.mesh import MeshShape  # noqa: E402
-from bertfam.sharding.named_shardings import batch_shardings, state_shardings  # noqa: E402
+from bertfam.sharding.named_shardings import batch_shardings, padded_decoder_rows, state_shardings  # noqa: E402
 from bertfam.training.logs.metrics import means  # noqa: E402
+from bertfam.training.prefetch import global_batch  # noqa: E402
 from bertfam.training.run import Run  # noqa: E402
 from bertfam.training.stages import Stage  # noqa: E402
 from bertfam.training.state import TrainState  # noqa: E402
@@ -76,6 +78,12 @@ CASES = {
         TextData(rows=Chunks(), corruption=SpanCorruption()),
         1,
     ),
+    # Two devices cannot share 7 targets, so that rows are padded to 8, and dropout would not be the same.
+    "padded decoder": (
+        SequenceToSequence(dataclasses.replace(T5, dropout_rate=0.0)),
+        TextData(corruption=TextToText(target_tokens=7)),
+        1,
+    ),
     "electra": (Electra(ElectraConfig(**NARROW, dropout_rate=0.1), generator_width=0.5), TEXT, 1),
     "permutation": (
         PermutationLm(XLNetConfig(**SIZES, **LONGEST, feed_forward_size=32), memory_length=6),
@@ -105,13 +113,24 @@ def random_batch(run, seed):
     return features
 
 
+@dataclasses.dataclass(frozen=True)
+class RandomRows:
+    """Source of random batches."""
+
+    run: Run
+
+    def rows(self, step, start, stop):
+        return {name: value[start:stop] for name, value in random_batch(self.run, step).items()}
+
+
 def gradient(run, mesh_shape, count, boxed):
     """Return the gradient of a batch, its metrics, and the mesh axes that the objective's aux is split over."""
     mesh = mesh_shape.build(jax.devices()[:count])
     shardings = state_shardings(boxed, mesh)
     params, carry, aux = jax.device_put(random_like(nn.meta.unbox(boxed), 4), shardings)
     zero = np.zeros((), np.int32)
-    batch = jax.device_put(random_batch(run, 0), batch_shardings(run.objective.features(run.shape(0)), mesh))
+    features = padded_decoder_rows(run.objective.features(run.shape(0)), mesh)
+    batch = global_batch(RandomRows(run), 0, BATCH, features, batch_shardings(features, mesh))
     compute = make_gradient(run.objective, seed=0, microbatches=run.microbatches)
     with jax.set_mesh(mesh), nn.logical_axis_rules(mesh_shape.rules.items()):
         compiled = jax.jit(compute, out_shardings=(shardings[0], None, None))

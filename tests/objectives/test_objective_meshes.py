@@ -17,6 +17,7 @@ TERMS = {
     "sbo of modernbert": {"mlm_loss", "mlm_accuracy", "sbo_loss"},
     "decoder": {"lm_loss", "lm_accuracy"},
     "encoder_decoder": {"lm_loss", "lm_accuracy"},
+    "padded decoder": {"lm_loss", "lm_accuracy"},
     "electra": {"mlm_loss", "rtd_loss", "rtd_accuracy"},
     "permutation": {"plm_loss", "plm_accuracy"},
 }

@@ -10,8 +10,9 @@ from flax import linen as nn
 from jax.sharding import AbstractMesh, PartitionSpec
 
 from bertfam.errors import UserError
+from bertfam.features import RowShape, decoder_features, encoder_features
 from bertfam.sharding.mesh import MeshShape
-from bertfam.sharding.named_shardings import batch_shardings, check_batch, partition_spec, state_shardings
+from bertfam.sharding.named_shardings import batch_shardings, check_batch, padded_decoder_rows, partition_spec, state_shardings
 from bertfam.sharding.rules import AXES, Rules
 
 
@@ -131,6 +132,17 @@ def test_lengths_that_do_not_divide_are_refused():
     assert refusal(batch_shardings, features, mesh(sequence=5)).startswith(
         f"length of encoder_input_tokens is {length}, which does not divide over the 5 parts of mesh axis sequence; use "
     )
+
+
+def test_decoder_rows_are_padded_until_they_divide():
+    """Rows whose length a run states, those of an encoder or of a causal LM, are not."""
+    shape = RowShape(length=16, predictions=0, targets=7)
+    decoder, encoder = decoder_features(shape), encoder_features(shape, token_types=False)
+    padded = padded_decoder_rows(encoder | decoder, mesh(sequence=3))
+    assert {name: spec.shape for name, spec in padded.items()} == dict.fromkeys(encoder, (16,)) | dict.fromkeys(decoder, (9,))
+    assert padded_decoder_rows(encoder | decoder, mesh(data=3)) == encoder | decoder
+    assert padded_decoder_rows(decoder, mesh(sequence=3)) == decoder
+    assert "length of decoder_input_tokens is 7" in refusal(batch_shardings, decoder, mesh(sequence=3))
 
 
 def test_zero1_splits_unsplit_dimensions():

@@ -48,9 +48,9 @@ class DocumentWindows(RowLayout):
 class WindowExamples(SlotRows):
     """Windows of the documents of one corpus at one length.
 
-    With room for R tokens in a row, a document of n > R tokens has nominal cuts o, o + S, o + 2S, ..., where S = R - reach, and a
-    window is at most `reach` tokens longer than S. The offset o is uniform in a range of at least S / 2 values in which the number
-    of windows is the same.
+    With room for R tokens in a row, a document of n > R tokens has nominal cuts o, o + S, o + 2S, ..., where S = R - reach, and
+    a window is at most `reach` tokens longer than S. The offset o is uniform in a range of about S / 2 values or more, in which
+    the number of windows is the same.
     """
 
     def __init__(self, documents: Documents, length: int, frame: Frame) -> None:

@@ -81,3 +81,15 @@ class PackableRows(RowLayout):
         self, documents: Documents, length: int, seed: int, tokens: TokenIds, form: RowForm = FRAMED
     ) -> PackableExamples:
         """Plan the rows as `examples` does, with lengths that do not depend on random draws."""
+
+
+class SeveralExamples(ABC):
+    """Base class of rows that may hold several examples."""
+
+    @property
+    @abstractmethod
+    def example_sizes(self) -> np.ndarray | None:
+        """Tokens of each example in the encoder and in the decoder, or in the only network: int64[examples, 2].
+
+        None if each row holds one example.
+        """

@@ -15,7 +15,7 @@ from typing_extensions import override
 from bertfam.corruption import keys
 from bertfam.corruption.corruption import FRAMED, RowForm
 from bertfam.corruption.token_ids import TokenIds
-from bertfam.data.rows.layout import PackableExamples, PackableRows, RowLayout
+from bertfam.data.rows.layout import PackableExamples, PackableRows, RowLayout, SeveralExamples
 from bertfam.data.rows.running_text import WholeDocuments
 from bertfam.data.token_cache.documents import Documents
 from bertfam.features import Relation
@@ -80,7 +80,7 @@ class Packed(RowLayout):
         return PackedExamples(inner, bounds, order, length, self.most_examples(length), tokens.pad)
 
 
-class PackedExamples:
+class PackedExamples(SeveralExamples):
     """The packed rows of one corpus at one length."""
 
     def __init__(self, inner: PackableExamples, bounds: np.ndarray, order: np.ndarray, length: int, most: int, pad: int) -> None:
@@ -100,6 +100,11 @@ class PackedExamples:
     def fill(self) -> float:
         """Share of the positions that are not padding."""
         return float(self._inner.lengths.sum() / (len(self) * self._length))
+
+    @property
+    @override
+    def example_sizes(self) -> np.ndarray | None:
+        return np.stack([self._inner.lengths] * 2, axis=1)
 
     def rows(self, examples: np.ndarray, row_keys: np.ndarray) -> dict[str, np.ndarray]:
         """Build uncorrupted rows.

@@ -12,6 +12,7 @@ from typing_extensions import override
 from bertfam.corruption.corruption import Corruption
 from bertfam.corruption.decoder_rows import start_id
 from bertfam.corruption.token_ids import TokenIds
+from bertfam.data.rows.layout import SeveralExamples
 from bertfam.data.rows.packing import pack
 from bertfam.data.token_cache.documents import Documents
 from bertfam.errors import UserError
@@ -78,7 +79,7 @@ class PairFrame:
         return 1 if self.lead is None else 2
 
 
-class TextToTextExamples:
+class TextToTextExamples(SeveralExamples):
     """Rows of one corpus of pairs."""
 
     def __init__(self, documents: Documents, size: tuple[int, int], most: int, seed: int, frame: PairFrame) -> None:
@@ -89,7 +90,8 @@ class TextToTextExamples:
         lengths = np.diff(starts).reshape(-1, 2)  # tokens of inputs and targets
         self._counts = np.minimum(lengths, np.array(size) - frame.size)
         self.warnings = _warnings(documents.name, lengths, self._counts, size)
-        if most:
+        self._is_packed = most > 0
+        if self._is_packed:
             # A pair is packed by one size: the larger of the shares that its inputs and targets take of a row.
             longest, full = max(size), self._counts + frame.size
             shares = np.maximum.reduce([-(-full[:, side] * longest // size[side]) for side in (0, 1)])
@@ -105,6 +107,11 @@ class TextToTextExamples:
         """Shares of the encoder's and of the decoder's positions that are not padding."""
         inputs, targets = (self._counts + self._frame.size).sum(axis=0) / (len(self) * np.array(self._size))
         return float(inputs), float(targets)
+
+    @property
+    @override
+    def example_sizes(self) -> np.ndarray | None:
+        return self._counts + self._frame.size if self._is_packed else None
 
     def rows(self, examples: np.ndarray, row_keys: np.ndarray) -> dict[str, np.ndarray]:
         """Build finished rows, without random draws.

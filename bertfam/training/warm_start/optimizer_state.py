@@ -38,9 +38,7 @@ def step_with_state(folder: str) -> int:
     return selection.find(folder, None, ("params", "rest"))
 
 
-def read(
-    folder: str, step: int, run: Run, size: int, parts: Collection[str], conversion: Conversion
-) -> dict[Names, np.ndarray]:
+def read(folder: str, step: int, run: Run, size: int, parts: Collection[str], conversion: Conversion) -> dict[Names, np.ndarray]:
     """Read the optimizer state of another run, by path, with moments converted as the parameters are.
 
     Args:
