@@ -90,9 +90,12 @@ def _inspect(vocabulary: session.OpenVocabulary, model: session.Model, *, look_f
     """Make the plan, and inspect the text without building the token cache."""
     trainer, run, cache, pieces = model.trainer, vocabulary.run, vocabulary.cache, vocabulary.vocabulary
     counts = {"train": cache.counts("train")} if cache else {}
-    plan = make_plan(run, trainer.mesh, trainer.abstract_state, trainer.tensors, counts)
-    if cache:
-        lines = _cache_warnings(run, cache, pieces)
+    data = session.open_data(run, cache, pieces) if cache else None
+    if data:
+        trainer.count_flops(data.training)
+    plan = make_plan(run, trainer.mesh, trainer.abstract_state, trainer.tensors, counts, trainer.flops_per_step)
+    if cache and data:
+        lines = _cache_warnings(run, cache, pieces, data)
     else:
         lines = _sample_warnings(run, pieces, vocabulary.folder) + schedule_warnings(run)
     duplicates = _find_duplicates(run, cache, pieces) if look_for_duplicates else None
@@ -110,13 +113,12 @@ def _print_json(report: Report, shown: session.Configuration | None) -> None:
     print(json.dumps(result | ({"config": shown.config.show()} if shown else {}), ensure_ascii=False))
 
 
-def _cache_warnings(run: Run, cache: TokenCache, vocabulary: Vocabulary) -> list[str]:
+def _cache_warnings(run: Run, cache: TokenCache, vocabulary: Vocabulary, data: session.RunData) -> list[str]:
     """Return warnings about a token cache: all that pretrain prints, and more."""
     texts = [cache.documents("train", name, vocabulary.size) for name in cache.corpora]
     lines = []
     for text in texts:
         lines += text_warnings(text, vocabulary.token_ids, cache.vocabulary_directory, is_whole=True)
-    data = session.open_data(run, cache, vocabulary)
     for stage, batches in zip(run.stages, data.training, strict=True):
         for text, part in zip(texts, batches.sequence.by_corpus(), strict=True):
             lines += row_warnings(run.data.rows_of(text), part.examples, text.name, stage.length, packs=run.data.corruption.packs)
