@@ -30,9 +30,9 @@ from bertfam.training.logs.inspection import make_inspection, scalars
 from bertfam.training.logs.metrics import means, weights
 from bertfam.training.logs.phase_timer import COMPILING, EVALUATING, PhaseTimer
 from bertfam.training.logs.progress import Rates
+from bertfam.training.logs.row_flops import row_flops
 from bertfam.training.optimizers.tensors import describe
 from bertfam.training.prefetch import Batch, global_batch
-from bertfam.training.row_flops import row_flops
 from bertfam.training.run import Run
 from bertfam.training.state import TrainState, new_state, shardings_of
 from bertfam.training.step import INITIALISATION, TERM, Metrics, make_eval_step, make_train_step

@@ -24,7 +24,7 @@ from bertfam.objectives.causal_lm import CausalLm
 from bertfam.objectives.electra import Electra
 from bertfam.objectives.mlm import Mlm
 from bertfam.objectives.sequence_to_sequence import SequenceToSequence
-from bertfam.training.row_flops import row_flops
+from bertfam.training.logs.row_flops import row_flops
 
 LENGTH, TARGETS = 64, 48
 SIZES = {"vocab_size": 99, "num_layers": 2, "hidden_size": 16, "num_heads": 2, "feed_forward_size": 32}
