@@ -82,6 +82,8 @@ def test_token_cache_that_stayed_on_another_machine_is_named(configuration, tmp_
     run = dataclasses.replace(configuration.run, data=dataclasses.replace(configuration.run.data, cache_dir="/nowhere/cache"))
     with pytest.raises(UserError, match=rf"/nowhere/cache, .* {tmp_path}, .* by --cache_dir"):
         session.open_saved_cache(run, tmp_path, otherwise=", or name its copy by --cache_dir")
+    with pytest.raises(UserError, match="no text: .*no token cache at /nowhere/cache"):
+        session.open_vocabulary(dataclasses.replace(configuration, run=run))
 
 
 def test_command_opens_in_order_and_changes_no_flag(cache_dir, monkeypatch, capsys):

@@ -18,6 +18,7 @@ from bertfam.errors import UserError
 
 LINE_LENGTH = 100
 _UNITS = "kmb"
+_YAML = re.compile(r"\s*([\w./]+)\s*:\s*(\S.*?)\s*")  # a line of a YAML file
 _ABBREVIATED = re.compile(rf"[^=#]+=\s*(\d+(?:\.\d+)?)([{_UNITS}])\s*(?:#.*)?", re.IGNORECASE)  # NAME = 8k
 
 
@@ -193,6 +194,8 @@ def _raise_syntax_error(
     elif line <= len(lines) and (number := _ABBREVIATED.fullmatch(lines[line - 1])):
         digits, unit = number.groups()
         message = f"{digits}{unit} is not a number; write {' or '.join(_written_out(digits, unit))}"
+    elif line <= len(lines) and (yaml := _YAML.fullmatch(lines[line - 1])):
+        message = f"cannot be parsed: a value follows an equals sign; write {yaml[1]} = {yaml[2]}"
     elif "EOF in multi-line" in message:
         message = "a bracket or string opened here is never closed"
     else:

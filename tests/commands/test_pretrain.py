@@ -112,6 +112,15 @@ def test_a_finished_run_is_left_unchanged(trained, capsys):
     assert listing(trained.model_dir) == before
 
 
+def test_text_that_is_largely_unknown_to_the_vocabulary_is_reported(trained, monkeypatch, capsys):
+    from bertfam import cli
+    from bertfam.data.checks import diagnosis
+
+    monkeypatch.setattr(diagnosis, "MUCH_UNKNOWN", -1)
+    assert cli.main(["pretrain", f"--model_dir={trained.model_dir}"]) == 0
+    assert "are unknown to the vocabulary" in capsys.readouterr().err
+
+
 def test_a_finished_run_that_was_killed_as_it_deleted_a_checkpoint(trained, tmp_path, capsys):
     from bertfam import cli
 

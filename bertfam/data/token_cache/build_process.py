@@ -56,7 +56,10 @@ def check_named(directory: Path, named: TextData) -> None:
 def check_buildable(data: TextData) -> None:
     """Raise UserError if there is nothing to build a token cache from."""
     if data.corpus is None:
-        raise UserError("no text: give --input=GLOB, --task=NAME, or --cache_dir=DIR of a token cache that is built already")
+        missing = f"; there is no token cache at {data.cache_dir}" if data.cache_dir else ""
+        raise UserError(
+            f"no text: give --input=GLOB, --task=NAME, or --cache_dir=DIR of a token cache that is built already{missing}"
+        )
     if data.vocabulary is None:
         raise UserError("no vocabulary: train one with `bertfam vocab --output=DIR` and give it with --vocab=DIR")
     data.check_marks()
