@@ -15,6 +15,7 @@ import shared_programs
 from same_weights import assert_same_weights
 
 from bertfam import api, cli
+from bertfam.config import load
 from bertfam.models import families
 
 EXTENSIONS = Path(__file__).parent / "extensions"
@@ -188,11 +189,8 @@ def test_folder_imports_no_module(folder, words, tmp_path, monkeypatch, capsys):
     assert not list(tmp_path.iterdir())
 
 
-STRANGE_RUN = """\
-include "models/bert_tiny.gin"
-include "objectives/mlm.gin"
-include "runs/defaults.gin"
-Stage.length = 16
+STRANGE_FILES = ["models/bert_tiny.gin", "objectives/mlm.gin", "runs/defaults.gin"]
+STRANGE_TASK = """
 TextData.corpus = @en/SeqioTask()
 SeqioTask.name = "books"
 en/SeqioTask.modules = ("stranger",)
@@ -200,10 +198,13 @@ en/SeqioTask.modules = ("stranger",)
 
 
 def test_folder_imports_no_module_of_a_seqio_task(folder, tmp_path, capsys):
-    (tmp_path / "config.gin").write_text(f"{STRANGE_RUN}TextData.vocabulary = '{folder / 'vocab'}'\n")
+    lines = load(STRANGE_FILES, ["Stage.length = 16"]).complete("Run").text().splitlines()
+    text = "\n".join(line for line in lines if not line.startswith(("TextData.corpus", "TextData.vocabulary")))
+    (tmp_path / "config.gin").write_text(f"{text}\nTextData.vocabulary = '{folder / 'vocab'}'{STRANGE_TASK}")
     assert cli.main(["preview", f"--model_dir={tmp_path}"]) == 2
     error = capsys.readouterr().err
-    assert f"{tmp_path / 'config.gin'}:7: " in error and "--module_import=MODULE" in error
+    line = len((tmp_path / "config.gin").read_text().splitlines())
+    assert f"{tmp_path / 'config.gin'}:{line}: " in error and "--module_import=MODULE" in error
 
 
 def test_exported_family_that_is_not_registered_is_refused(folder, tmp_path, capsys):

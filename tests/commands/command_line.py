@@ -125,12 +125,14 @@ def replaced(words, flags):
 def listing(folder):
     """Return every path under a folder, files with size and time: equal listings mean that nothing was written.
 
-    The lock is left out, which another test may hold for a moment, and so are the times of folders, which a lock changes.
+    The lock is left out, which another test may hold for a moment, and so are the times of folders, which a lock changes, and
+    what Python writes when it imports a module.
     """
     from bertfam.storage import locks
 
     found: dict[Path, tuple[int, int] | None] = {}
     for parent, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name != "__pycache__"]
         found |= {Path(parent, name): None for name in folders}
         for path in (Path(parent, name) for name in files if name != locks.NAME):
             status = path.stat()

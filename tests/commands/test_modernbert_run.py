@@ -36,7 +36,7 @@ def test_pretrain_export_import_fill(trained, tmp_path, capsys):
     lines = [json.loads(line) for line in (model / "metrics.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if line["split"] == "train"]
     assert len(losses) == 3 and all(5.0 < loss < 6.5 for loss in losses)  # ln 300 is 5.70
-    assert "over a window of 8" in json.loads((model / "plan.json").read_text())["stages"][0]["attention"]
+    assert json.loads((model / "plan.json").read_text())["stages"][0]["attention"].startswith("xla: the fastest")
 
     assert cli.main(["export", f"--model_dir={model}", f"--output={tmp_path / 'theirs'}"]) == 0
     content = json.loads((tmp_path / "theirs/config.json").read_text())

@@ -19,7 +19,8 @@ def create(cloud, gke):
     """A function created(*flags) that returns the manifest given to kubectl."""
 
     def create_manifest(*flags):
-        process = gke("create", *FLAGS, *flags, "--", *COMMAND)
+        given = {flag.partition("=")[0] for flag in flags}
+        process = gke("create", *(flag for flag in FLAGS if flag.partition("=")[0] not in given), *flags, "--", *COMMAND)
         assert (process.returncode, process.stderr) == (0, "")
         assert cloud.calls()[-1] == ["kubectl", "create", "--filename=-"]
         return json.loads((cloud.folder / "read").read_text())

@@ -1,6 +1,5 @@
 """A ModernBERT with all arithmetic in float64, in a process of its own: INPUTS.npz FOLDER...; writes FOLDER/outputs.npz."""
 
-import dataclasses
 import sys
 import types
 
@@ -15,12 +14,13 @@ jnp.float32 = jnp.float64
 import parity  # noqa: E402
 
 from bertfam.interop import huggingface  # noqa: E402
-from bertfam.kernels import attention  # noqa: E402
+from bertfam.kernels.attention.choice import BACKENDS  # noqa: E402
 from bertfam.layers.positions import rotary  # noqa: E402
 
 if __name__ == "__main__":
     inputs, *folders = sys.argv[1:]
-    attention.REFERENCE = dataclasses.replace(attention.REFERENCE, dtypes=("float64",))
+    for name in set(BACKENDS) - {"reference"}:  # the others compute in float32
+        del BACKENDS[name]
     rotary.np = types.SimpleNamespace(arange=np.arange, float32=np.float64)
     with np.load(inputs) as arrays:
         rows = dict(arrays)

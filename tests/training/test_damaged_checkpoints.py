@@ -74,8 +74,9 @@ def test_files_outside_of_a_checkpoint_are_not_read(folder):
     metadata.symlink_to(folder / "outside")
     assert manifest.fault(step, items=["params"]) == "params/_METADATA is a link out of its folder"
     (step / "digests.json").write_text('{"files": {"../../outside": {"size": 1, "sha256": "0"}}}')
-    assert manifest.fault(step) == "../../outside is missing"
-    assert manifest.fault(step, items=["params"]) == "digests.json is damaged"
+    assert manifest.fault(step) == "digests.json is damaged"
+    (step / "digests.json").write_text('{"files": {"rest/a": {"size": 1, "sha256": "0"}}}')
+    assert manifest.fault(step, items=["params"]) == "params is missing"
 
 
 def test_newest_undamaged_checkpoint_is_used_and_damaged_ones_are_named(folder, capsys):

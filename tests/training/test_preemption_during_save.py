@@ -15,6 +15,7 @@ from toy_objective import LENGTH, Rows
 from bertfam.multihost.preemption import Stop, stop_on_signals
 from bertfam.training import loop
 from bertfam.training.checkpoints import Checkpoints, manifest, newest, selection
+from bertfam.training.hooks.base import Hook
 from bertfam.training.hooks.standard import SaveHook
 from bertfam.training.logs.metrics import NoMetrics
 from bertfam.training.logs.progress import ProgressLog
@@ -28,6 +29,22 @@ def trainer():
     compiled = short_trainer.compile_step(0)
     short_trainer.compile_step = lambda stage: compiled
     return short_trainer
+
+
+class FirstStep(Hook):
+    """Hook that starts a timer after the first step: before it a signal ends the run at once."""
+
+    phase = "timer"
+
+    def __init__(self, timer):
+        self.timer = timer
+
+    def due(self, step):
+        return step == 1
+
+    def after(self, step, state):
+        self.timer.start()
+        return state
 
 
 @pytest.mark.parametrize("seconds", [round(0.015 + 0.03 * moment, 3) for moment in range(10)])
@@ -45,8 +62,8 @@ def test_sigterm_during_a_save_leaves_complete_checkpoints(trainer, seconds, tmp
     killer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGTERM))
     with stop_on_signals(stop):
         with closing(Checkpoints(tmp_path)) as checkpoints:
-            killer.start()
-            state = loop.train(trainer, trainer.new_state(), Rows(), log, [SaveHook(3, 12, checkpoints, NoMetrics())], stop)
+            hooks = [FirstStep(killer), SaveHook(3, 12, checkpoints, NoMetrics())]
+            state = loop.train(trainer, trainer.new_state(), Rows(), log, hooks, stop)
             checkpoints.save(state)
         # The command would end here.
         last = newest(tmp_path)

@@ -16,7 +16,7 @@ from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from bertfam.errors import UserError
@@ -63,8 +63,8 @@ def fault(folder: Path, *, contents: bool = False, items: Collection[str] = (), 
     except UserError:
         return f"{NAME} is damaged"
     chosen = {name: entry for name, entry in files.items() if not items or name.partition("/")[0] in items}
-    if not chosen:
-        return f"{NAME} is damaged"
+    if "params" in items and not any(name.startswith("params/") for name in chosen):
+        return "params is missing"
     sizes = _sizes(folder)
     for name, entry in chosen.items():
         if name not in sizes:
@@ -116,12 +116,14 @@ def _sizes(folder: Path) -> dict[str, int]:
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:
     files = read_json(path).get("files")
-    if not isinstance(files, dict) or not files or not all(_is_entry(entry) for entry in files.values()):
+    if not isinstance(files, dict) or not files or not all(_is_entry(*item) for item in files.items()):
         raise UserError(f"{path} is damaged")
     return files
 
 
-def _is_entry(entry: Any) -> bool:
+def _is_entry(name: str, entry: Any) -> bool:
+    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+        return False
     return isinstance(entry, dict) and isinstance(entry.get("size"), int) and isinstance(entry.get("sha256"), str)
 
 

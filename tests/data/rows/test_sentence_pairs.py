@@ -176,7 +176,7 @@ def test_pairs_equal_those_of_the_published_script(documents, length, relation, 
 def test_excess_equals_the_published_loop():
     lengths = [(a, b, room) for a in range(1, 14) for b in range(1, 14) for room in range(2, 16)]
     a, b, room = np.array(lengths).T
-    cut_a, cut_b = sentence_pairs._excess(a, b, room)
+    cut_a, cut_b = sentence_pairs.excess(a, b, room)
     for index, (a, b, room) in enumerate(lengths):
         tokens_a, tokens_b = [0] * a, [0] * b
         truncate_seq_pair(tokens_a, tokens_b, room, lambda *_: True)
