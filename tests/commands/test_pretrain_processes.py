@@ -1,19 +1,32 @@
-"""`bertfam pretrain` as several processes, through the local launcher."""
+"""`bertfam pretrain` as several processes, through the local launcher.
+
+One run serves most tests: two processes start it and stop after a signal, two resume it until one is killed, two resume it until
+one is stuck, and one process finishes it. It starts from the run of the fixture `trained`, with the moments and over another
+vocabulary, and a run of one process that is not disturbed shows what must come out.
+"""
 
 import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from subprocess import PIPE
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import PIPE, CompletedProcess
 
 import numpy as np
 import pytest
-from command_line import in_process, launch, started
-from model_folders import arrays, assert_equal_arrays, cut, whole
-from test_init_from import ONE
+from command_line import error_lines, in_process, launch, replaced, started
+from model_folders import arrays, assert_equal_arrays, copy_run, cut, fill, whole
 
 from bertfam.training.checkpoints import newest
 
 NOT_LEARNED = ("tokens_per_second", "mfu", "waiting_for_data", "learning_rate")
+STEPS = 20
+SETTINGS = (
+    *(f"TRAIN_STEPS={STEPS}", "short/Stage.steps=16", "long/Stage.steps=4"),
+    *("EVAL_EVERY=4", "CHECKPOINT_EVERY=1", "Run.log_every=1"),
+    *("LinearDecay.variant='bert'", "Run.objective=@Mlm()", "Mlm.model=@BertConfig()"),  # the first update has rate 0
+)
+RESUMED = ("--gin.Run.checkpoint_every=4", "--gin.Run.eval_every=0", "--gin.Run.sample_every=0")
 
 
 def metrics(model_dir):
@@ -26,92 +39,105 @@ def metrics(model_dir):
     return {key: value for key, value in zip(keys, values, strict=True) if key[2] not in NOT_LEARNED}
 
 
+def until(step, values):
+    """Return those metrics that were learned until a step."""
+    return {key: value for key, value in values.items() if key[0] <= step}
+
+
+@dataclass(frozen=True)
+class Several:
+    """A run of two processes and its finished launcher or, in place of a launcher, the (exit status, stdout, stderr) of each."""
+
+    model_dir: Path
+    done: CompletedProcess | list
+
+
 @pytest.fixture(scope="module")
-def two(trained, tmp_path_factory):
-    """Return the MODEL_DIR of the run of the fixture `trained` by two processes, and the finished launcher."""
-    model_dir = tmp_path_factory.mktemp("two") / "model"
-    done = launch(*trained.pretrain(model_dir))
+def flags(trained, rewritten):
+    """Return the flags of all runs: a warm start with the moments, from a model with another vocabulary and more heads."""
+    settings = [f"--gin.{setting}" for setting in SETTINGS]
+    return [f"--vocab={rewritten / 'vocab'}", f"--init_from={trained.model_dir}", "--init_optimizer", *settings]
+
+
+@pytest.fixture(scope="module")
+def one(trained, rewritten, flags, tmp_path_factory):
+    """Return the MODEL_DIR of the run of one process, and what it printed."""
+    model_dir = tmp_path_factory.mktemp("one") / "model"
+    text = ("--input=", "--validation_input=", "--vocab=")
+    words = [word for word in (*trained.pretrain(model_dir), *flags) if not word.startswith(text)]
+    done = in_process(*words, f"--cache_dir={rewritten / 'cache'}")
     assert done.returncode == 0, done.stderr
-    return model_dir, done
+    return model_dir, done.stdout
 
 
-def test_two_processes_learn_what_one_does(trained, two):
-    model_dir, done = two
-    assert metrics(model_dir) == pytest.approx(metrics(trained.model_dir), rel=1e-5, abs=1e-5)
+@pytest.fixture(scope="module")
+def stopped(trained, flags, tmp_path_factory):
+    """Start the run with two processes, profile and sample; send SIGTERM to the last alone, which is slow."""
+    model_dir = tmp_path_factory.mktemp("two") / "model"
+    faults = {"PACE": "0.4", "PACE_INDEX": "1", "DIE": "5:SIGTERM:0", "DIE_INDEX": "1"}
+    words = replaced(trained.pretrain(model_dir), flags)
+    done = launch(*words, "--gin.Run.sample_every=2", "--profile_steps=3-3", **faults)
+    assert done.returncode == 75, done.stderr
+    return Several(model_dir, done)
+
+
+def test_two_processes_learn_what_one_does(trained, rewritten, one, stopped):
+    model_dir, done, (expected, expected_out) = stopped.model_dir, stopped.done, one
+    actual, expected_metrics = metrics(model_dir), until(newest(model_dir), metrics(expected))
+    # An evaluation that is due after the last step follows when the run is resumed.
+    assert not [key for key in expected_metrics.keys() - actual.keys() if key[:2] != (newest(model_dir), "eval")]
+    assert actual == pytest.approx({key: expected_metrics[key] for key in actual}, rel=1e-5, abs=1e-5)
+    assert (4, "eval", "loss") in actual
     assert json.loads((model_dir / "plan.json").read_text())["mesh"]["data"] == 2
     # Process 0 alone prints and writes, and it writes the same files as a single process.
-    names = [{path.name for path in folder.iterdir() if "tfevents" not in path.name} for folder in (model_dir, trained.model_dir)]
-    assert names[0] == names[1]
+    names, expected_names = (
+        {path.name for path in folder.iterdir() if "tfevents" not in path.name} for folder in (model_dir, trained.model_dir)
+    )
+    assert names - {"start.json", "plugins", "process_1"} == expected_names
     assert len(list(model_dir.glob("events.*"))) == 1
-    for name in ("config.gin", "fingerprint.json", "vocab/vocab.txt", "cache/cache.json", "cache/text/train/tokens.bin"):
-        assert (model_dir / name).read_bytes() == (trained.model_dir / name).read_bytes(), name
+    for name in ("fingerprint.json", "vocab/vocab.txt"):
+        assert (model_dir / name).read_bytes() == (expected / name).read_bytes(), name
+    for name in ("cache.json", "text/train/tokens.bin"):
+        assert (model_dir / "cache" / name).read_bytes() == (rewritten / "cache" / name).read_bytes(), name
+    config, expected_config = ({*(folder / "config.gin").read_text().splitlines()} for folder in (model_dir, expected))
+    others = [line for line in config ^ expected_config if not line.startswith(("Text", "Run.sample_every"))]
+    assert not others  # one trains on a token cache, and the other on text
     lines = [line for line in done.stdout.splitlines() if not line.startswith("[Gloo]")]
     (several,) = [line for line in lines if line.startswith("processes ")]
     assert several == f"processes    2 on 1 host (flags); process 0 is on {socket.gethostname()}"
     lines.remove(several)
-    assert [line.split()[0] for line in lines] == [line.split()[0] for line in trained.stdout.splitlines()]
-    assert done.stderr.count("tokenising train") == trained.stderr.count("tokenising train") == 1
-    assert "[1]" not in done.stdout + done.stderr
+    first_words, expected_words = (
+        [line.split()[0] for line in output if " sample  " not in line and not line.startswith("profile")]
+        for output in (lines, expected_out.splitlines())
+    )
+    count = len(first_words) - 2  # before the time of the run and the line of the stop
+    assert first_words[:count] == expected_words[:count]
+    assert done.stderr.count("tokenising train") == 1
+    of_the_other = [line for line in (done.stdout + done.stderr).splitlines() if "[1]" in line]
+    assert all("SIGTERM: stopping after this step" in line for line in of_the_other)
 
 
-def test_two_processes_resume_the_run_of_one_and_stop_after_the_same_step(trained, tmp_path):
-    """Profile and sample with two; send SIGTERM to the last alone, which is slow; then finish with one."""
-    model_dir = cut(trained.model_dir, tmp_path / "model", 15)
-    faults = {"PACE": "0.4", "PACE_INDEX": "1", "DIE": "19:SIGTERM:0", "DIE_INDEX": "1"}
-    words = trained.pretrain(model_dir, "--gin.Run.sample_every=9", "--profile_steps=17-18")
-    done = launch(*words, **faults)
-    assert done.returncode == 75, done.stderr
-    lines = done.stdout.splitlines()
-    assert "resumed from step 15" in lines
-    assert [line.partition("  ")[0] for line in lines if " sample  " in line][0] == "step 18 sample"
+def test_two_processes_stop_after_the_same_step(stopped):
+    model_dir, lines = stopped.model_dir, stopped.done.stdout.splitlines()
+    assert [line.partition("  ")[0] for line in lines if " sample  " in line][0] == "step 2 sample"
     for folder in (model_dir, model_dir / "process_1"):
         assert len(list(folder.glob("plugins/profile/*/*.xplane.pb"))) == 1
     last = newest(model_dir)
-    assert 19 < last < 24 and whole(model_dir)[-1] == last
-    assert f"stopped after step {last} of 24, which is saved; the same command resumes it" in lines
-    hosts = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
-    hosts = [line["idle_seconds"] for line in hosts if line["split"] == "hosts" and line["step"] > 18]
-    idle_seconds = [sum(seconds) for seconds in zip(*hosts, strict=True)]
-    assert len(idle_seconds) == 2 and max(idle_seconds) == idle_seconds[-1]
+    assert 5 < last < 12 and whole(model_dir) == [*range(1, last + 1)]
+    assert f"stopped after step {last} of {STEPS}, which is saved; the same command resumes it" in lines
 
-    done = in_process(*trained.pretrain(model_dir))
-    assert done.returncode == 0, done.stderr
-    assert f"resumed from step {last}" in done.stdout.splitlines()
-    # The profile and the stop ended intervals of training, and the later part of each interval is shorter.
-    actual, expected = (
-        {key: value for key, value in metrics(folder).items() if key[1] != "train" or key[0] <= 16}
-        for folder in (model_dir, trained.model_dir)
+
+def test_warm_start_of_two_processes_equals_that_of_one(trained, one, stopped):
+    """Compare what the first update has left, whose rate is 0."""
+    line, other_line = (
+        next(line for line in output.splitlines() if line.startswith("starts from ")) for output in (one[1], stopped.done.stdout)
     )
-    assert actual == pytest.approx(expected, rel=1e-5, abs=1e-5)
-
-
-def test_mistake_is_reported_once_and_nothing_is_written(trained, tmp_path):
-    done = launch(*trained.pretrain(tmp_path / "model", "--gin.BATCH_SIZE=9"))
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        "bertfam: error: the number of rows in a microbatch is 9, which does not divide over the 2 parts of mesh axis data; "
-        "use 8 or 10 (Stage.batch_size / Run.microbatches), or a mesh axis of 1\n"
-    )
-    assert not list(tmp_path.iterdir())
-
-
-def test_warm_start_of_two_processes_equals_that_of_one(trained, two, rewritten, tmp_path):
-    """Start with the moments, another vocabulary and fewer heads."""
-    masked = ["--gin.Run.objective=@Mlm()", "--gin.Mlm.model=@BertConfig()"]
-    flags = [f"--gin_file={trained.folder / 'run.gin'}", f"--cache_dir={rewritten / 'cache'}", f"--init_from={two[0]}"]
-    words = ["pretrain", *flags, "--init_optimizer", *ONE, *masked]
-    results = []
-    for name, run in (("one", in_process), ("two", launch)):
-        done = run(*words, f"--model_dir={tmp_path / name}")
-        assert done.returncode == 0, done.stderr
-        (line,) = [line for line in done.stdout.splitlines() if line.startswith("starts from ")]
-        results.append((line, arrays(tmp_path / name, 1)))
-    (line, one), (other_line, both) = results
-    assert f"starts from {two[0]}: encoder, mlm_head; of 250 tokens " in line
-    assert not any("nsp_head" in name or "pooler" in name for name in both)
+    assert f"starts from {trained.model_dir}: encoder, mlm_head; of 250 tokens " in line
     assert line == other_line and ", 0 begin with" not in line and line.endswith("; with the optimizer's moments")
-    assert one.keys() == both.keys()
-    for name, value in one.items():
+    alone, both = arrays(one[0], 1), arrays(stopped.model_dir, 1)
+    assert not any("nsp_head" in name or "pooler" in name for name in both)
+    assert alone.keys() == both.keys()
+    for name, value in alone.items():
         rows = 250 if "['word']" in name or name.endswith("['mlm_head']['bias']") else None
         if name.startswith("['params']"):
             assert np.array_equal(value[:rows], both[name][:rows]), name
@@ -137,43 +163,105 @@ def launch_separately(words, flags=lambda index: (), **environment):
     return [(process.returncode, *output) for process, output in zip(processes, outputs, strict=True)]
 
 
-def test_killed_process_ends_the_other_with_77_and_the_resumed_run_reaches_the_same_end(trained, two, tmp_path):
-    model_dir = cut(two[0], tmp_path / "model", 15)
-    words = trained.pretrain(model_dir)
-    (killed, _, _), (status, _, errors) = launch_separately(words, DIE="22:SIGKILL:20", DIE_INDEX=0)
-    assert (killed, status) == (-9, 77) and "Traceback" not in errors
+@pytest.fixture(scope="module")
+def killed(stopped, tmp_path_factory):
+    """Resume the stopped run with two processes, and kill the first one when it has saved step 12."""
+    model_dir = copy_run(stopped.model_dir, tmp_path_factory.mktemp("killed") / "model")
+    words = ["pretrain", f"--model_dir={model_dir}", *RESUMED]
+    return Several(model_dir, launch_separately(words, DIE="13:SIGKILL:12", DIE_INDEX=0))
+
+
+def test_killed_process_ends_the_other_with_77(killed):
+    (status, _, _), (other_status, _, errors) = killed.done
+    assert (status, other_status) == (-9, 77) and "Traceback" not in errors
     message = "bertfam: error: process 0 exited while the others waited for "
     (line,) = [line for line in errors.splitlines() if line.startswith(message)]
     assert line.endswith("; see its log")
-    (status, out, errors), (other_status, _, _) = launch_separately(words)
-    assert (status, other_status) == (0, 0), errors
-    assert "resumed from step 20" in out.splitlines()
-    assert_equal_arrays(arrays(model_dir, 24), arrays(two[0], 24))
-    assert metrics(model_dir) == metrics(two[0])
 
 
-def test_fault_of_one_process_ends_the_other_with_the_same_status(trained, two, tmp_path):
-    """A launcher restarts neither: the fault would occur again."""
-    model_dir = cut(two[0], tmp_path / "model", 20)
-    (status, _, errors), (failed, _, own_errors) = launch_separately(trained.pretrain(model_dir), FAULT=21, DIE_INDEX=1)
-    assert (status, failed) == (1, 1)
-    assert "ZeroDivisionError: a fault after 21 updates" in own_errors.splitlines() and "Traceback" not in errors
-    message = "bertfam: error: process 1 exited while the others waited for "
-    assert any(line.startswith(message) for line in errors.splitlines())
-    assert newest(model_dir) == 20
+@pytest.fixture(scope="module")
+def stuck(killed, tmp_path_factory):
+    """Resume the killed run from step 5 until the last process, which is slow, is stuck in the second stage."""
+    model_dir = cut(killed.model_dir, tmp_path_factory.mktemp("stuck") / "model", 5)
+    words = ["pretrain", f"--model_dir={model_dir}", "--gin.Run.watchdog_seconds=4", *RESUMED]
+    return Several(model_dir, launch_separately(words, PACE=0.2, PACE_INDEX=1, STUCK=19, DIE_INDEX=1))
 
 
-def test_stuck_process_prints_its_stacks_and_exits_with_76(trained, two, tmp_path):
-    model_dir = cut(two[0], tmp_path / "model", 20)
-    words = trained.pretrain(model_dir, "--gin.Run.watchdog_seconds=4")
-    (status, _, errors), (stuck, _, stacks) = launch_separately(words, STUCK="22", DIE_INDEX=1)
-    assert (status, stuck) == (77, 76)
+def test_stuck_process_prints_its_stacks_and_exits_with_76(stuck):
+    (status, _, errors), (other_status, _, stacks) = stuck.done
+    assert (status, other_status) == (77, 76)
     message = "bertfam: error: process 1 was stuck in the phase 'training' (Run.watchdog_seconds = 4) and exits; "
     assert f"{message}the stack of each thread is above" in stacks.splitlines()
     assert '  File "' in stacks and 'bertfam_process.py", line' in stacks
     (line,) = [line for line in errors.splitlines() if line.startswith("bertfam: error: ")]
     assert line.startswith("bertfam: error: process 1 exited while the others waited for ") and "Traceback" not in errors
-    assert newest(model_dir) == 20
+
+
+def test_resumed_run_of_two_processes_learns_the_same(one, killed, stuck):
+    """It equals the killed run bit by bit, and later the run of one process."""
+    assert "resumed from step 5" in stuck.done[0][1].splitlines()
+    assert_equal_arrays(arrays(stuck.model_dir, 12), arrays(killed.model_dir, 12))
+    actual, of_killed, of_one = (
+        {key: value for key, value in until(17, metrics(model_dir)).items() if key[1] == "train"}
+        for model_dir in (stuck.model_dir, killed.model_dir, one[0])
+    )
+    assert until(12, actual) == until(12, of_killed)
+    assert (17, "train", "loss") in actual and actual == pytest.approx(of_one, rel=1e-5, abs=1e-5)
+
+
+def test_slow_process_has_the_most_idle_seconds(stuck):
+    hosts = [json.loads(line) for line in (stuck.model_dir / "metrics.jsonl").read_text().splitlines()]
+    hosts = [line["idle_seconds"] for line in hosts if line["split"] == "hosts"]
+    idle_seconds = [sum(seconds) for seconds in zip(*hosts, strict=True)]
+    assert len(idle_seconds) == 2 and max(idle_seconds) == idle_seconds[-1]
+
+
+def test_one_process_finishes_the_run_of_two(one, killed, tmp_path):
+    model_dir = cut(killed.model_dir, tmp_path / "model", 12)
+    done = in_process("pretrain", f"--model_dir={model_dir}", "--gin.Run.eval_every=4")
+    assert done.returncode == 0, done.stderr
+    assert "resumed from step 12" in done.stdout.splitlines()
+    actual, expected = metrics(model_dir), metrics(one[0])
+    assert {key[:2] for key in expected.keys() - actual.keys()} <= {(8, "eval"), (12, "eval")}  # which the killed run leaves out
+    assert actual == pytest.approx({key: expected[key] for key in actual}, rel=1e-5, abs=1e-5)
+
+
+def test_fault_of_one_process_ends_the_other_with_the_same_status(one, tmp_path):
+    """They resume the run of one process. A launcher restarts neither: the fault would occur again."""
+    model_dir = cut(one[0], tmp_path / "model", 11)
+    words = ["pretrain", f"--model_dir={model_dir}", "--gin.Run.checkpoint_every=100"]
+    (status, out, errors), (failed, _, own_errors) = launch_separately(words, FAULT=14, DIE_INDEX=1)
+    assert (status, failed) == (1, 1)
+    assert "ZeroDivisionError: a fault after 14 updates" in own_errors.splitlines() and "Traceback" not in errors
+    message = "bertfam: error: process 1 exited while the others waited for "
+    assert any(line.startswith(message) for line in errors.splitlines())
+    assert newest(model_dir) == 11 and "resumed from step 11" in out.splitlines()
+    actual, expected = metrics(model_dir), metrics(one[0])
+    assert (12, "train", "loss") in actual  # step 13 may not have been written
+    assert actual == pytest.approx({key: expected[key] for key in actual}, rel=1e-5, abs=1e-5)
+
+
+def test_full_disk_ends_two_processes_with_one_line(one, small_disk):
+    """Both fail to write a checkpoint."""
+    disk = small_disk(16)
+    model_dir = cut(one[0], disk / "model", 12)
+    fill(disk / "filling", room=100_000)
+    done = launch("pretrain", f"--model_dir={model_dir}")
+    (error,) = error_lines(done)
+    assert done.returncode == 2
+    assert error.startswith(f"bertfam: error: the checkpoint of step 13 could not be written to {model_dir}/checkpoints")
+    assert "(No space left on device); once that is fixed, the same command resumes from" in error
+    assert whole(model_dir) == [*range(1, 13)]
+
+
+def test_mistake_is_reported_once_and_nothing_is_written(trained, tmp_path):
+    done = launch(*trained.pretrain(tmp_path / "model", "--gin.BATCH_SIZE=9"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "bertfam: error: the number of rows in a microbatch is 9, which does not divide over the 2 parts of mesh axis data; "
+        "use 8 or 10 (Stage.batch_size / Run.microbatches), or a mesh axis of 1\n"
+    )
+    assert not list(tmp_path.iterdir())
 
 
 def test_processes_with_different_flags_are_refused(trained, tmp_path):
