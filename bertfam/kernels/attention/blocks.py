@@ -122,7 +122,7 @@ def _with_extra_tokens(inputs: Inputs, pattern: ExtraTokens, request: Request) -
     """Compute the attention of the global tokens to all tokens, and of the others by blocks."""
     query, key, value, segment_ids = inputs[:4]
     first, others = (
-        Inputs(*(array[:, part] for array in (query, key, value, segment_ids)))
+        Inputs(query[:, part], key[:, part], value[:, part], segment_ids[:, part])
         for part in (slice(None, pattern.count), slice(pattern.count, None))
     )
     to_all = replace(request, pattern=FULL, length=pattern.count, key_length=request.length)
