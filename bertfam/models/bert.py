@@ -170,7 +170,7 @@ class Embeddings(nn.Module):
         for name, rows in config.first_rows.items():
             hidden = hidden + table(rows, axis=name, name=name)()[0].astype(dtype)
         if config.num_extra_tokens:
-            extra = table(config.num_extra_tokens, axis="position", name="extra_tokens")().astype(dtype)
+            extra = table(config.num_extra_tokens, axis="extra_token", name="extra_tokens")().astype(dtype)
             hidden = jnp.concatenate([jnp.broadcast_to(extra, (len(tokens), *extra.shape)), hidden], axis=1)
         layers: list[Any] = [LayerNorm(config.layer_norm_epsilon, dtype, name="norm")]
         layers.insert(0 if config.norm_after_dropout else 1, partial(Dropout(config.dropout_rate, name="dropout"), train=train))

@@ -14,6 +14,8 @@ import numpy as np
 from flax import traverse_util
 from flax.linen import meta
 
+from bertfam.errors import UserError
+
 _POSITIONS = "position"  # axis of the position tables
 
 
@@ -88,9 +90,15 @@ class Conversion:
         Args:
           boxed: shapes of the new parameters of these parts, boxed with logical axis names.
           given: the old parameters of these parts.
+
+        Raises:
+          UserError: if the new model has parameters that the old one lacks.
         """
         flat = traverse_util.flatten_dict(given)
         boxes = traverse_util.flatten_dict(boxed)
+        if lacking := ["/".join(path) for path in boxes if self.source(path) not in flat]:
+            old, new = (type(config).__name__ for config in (self.old, self.new))
+            raise UserError(f"this {new} has {lacking[0]}, which the {old} to start from lacks: start it without --init_from")
         converted = {
             path: self.tensor(box.names, meta.unbox(box).shape, np.asarray(flat[self.source(path)]))
             for path, box in boxes.items()

@@ -15,7 +15,9 @@ from bertfam.features import RowShape
 from bertfam.interop import huggingface
 from bertfam.kernels.attention.patterns import FULL, BlockSparse, ExtraTokens
 from bertfam.layers.execution import Execution
+from bertfam.models.bert import BertConfig
 from bertfam.models.bigbird import BigBirdConfig, published_lists
+from bertfam.models.conversion import Conversion, adopted
 from bertfam.models.encoder import pooler, sentence_head
 from bertfam.objectives.mlm import Mlm
 
@@ -240,6 +242,15 @@ def test_extra_global_tokens_require_rows_of_one_document(tmp_path):
     with pytest.raises(UserError, match="num_global_tokens = 3"):
         huggingface.write(tmp_path / "theirs", config, {"encoder": params["params"]})
     assert not (tmp_path / "theirs").exists()
+
+
+def test_extra_global_tokens_are_not_started_from_a_model_without_them():
+    sizes = {"num_layers": 1, "num_heads": 2, "hidden_size": 16, "feed_forward_size": 24, "vocab_size": 99, "max_length": 64}
+    old = BertConfig(**sizes)
+    new = adopted(BigBirdConfig, old, {"num_global_tokens": 64, "num_random_blocks": 0})
+    given, boxed = (jax.eval_shape(encoder_of(config))["params"] for config in (old, new))
+    with pytest.raises(UserError, match="embeddings/extra_tokens/table.*--init_from"):
+        Conversion(old, new).params(boxed, nn.meta.unbox(given))
 
 
 def test_published_size_with_extra_global_tokens():
