@@ -12,7 +12,7 @@ def test_a_model_is_measured():
     tiny = [f"MODEL.{name}={size}" for name, size in (("num_layers", 1), ("hidden_size", 16), ("num_heads", 2))]
     figures = long_rows.measure("Longformer", 64, 128, 1, [*tiny, "MODEL.window=8"])
     assert (figures["rows"], figures["length"]) == (2, 64) and figures["seconds"] > 0
-    assert figures["attention"].startswith("xla: the fastest backend for bfloat16 rows of 64 tokens")
+    assert figures["attention"].startswith("xla: the fastest backend that supports bfloat16 rows of 64 tokens")
 
 
 def test_table_exponents_and_files(monkeypatch, capsys, tmp_path):
