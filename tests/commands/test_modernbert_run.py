@@ -2,10 +2,15 @@
 
 import json
 
+import numpy as np
 from command_line import in_process
+from initial_state import initial_state, leaves
+from model_folders import arrays
 from same_weights import assert_same_weights
 
 from bertfam import api, cli
+from bertfam.config import load
+from bertfam.training.model_dir import read_run
 
 RUN = """\
 include "models/modernbert_base.gin"
@@ -25,6 +30,7 @@ ModernBertConfig.feed_forward_size = 12
 ModernBertConfig.max_length = 64
 ModernBertConfig.window = 8
 ModernBertConfig.head_activation = "gelu"
+ModernBertConfig.global_theta = 10_000.0
 """
 
 
@@ -36,7 +42,10 @@ def test_pretrain_export_import_fill(trained, tmp_path, capsys):
     lines = [json.loads(line) for line in (model / "metrics.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if line["split"] == "train"]
     assert len(losses) == 3 and all(5.0 < loss < 6.5 for loss in losses)  # ln 300 is 5.70
-    assert json.loads((model / "plan.json").read_text())["stages"][0]["attention"].startswith("xla: the fastest")
+    stage = json.loads((model / "plan.json").read_text())["stages"][0]
+    run = read_run(model).sized(300)
+    assert 0.5 < stage["flops_per_step"] / (4 * run.objective.flops(run.shape(0))) < 1  # packed rows have fewer pairs
+    assert stage["attention"].startswith("xla: the fastest")
 
     assert cli.main(["export", f"--model_dir={model}", f"--output={tmp_path / 'theirs'}"]) == 0
     content = json.loads((tmp_path / "theirs/config.json").read_text())
@@ -46,3 +55,27 @@ def test_pretrain_export_import_fill(trained, tmp_path, capsys):
     capsys.readouterr()
     assert cli.main(["fill", f"--model_dir={tmp_path / 'back'}", "--json", "the [MASK] of"]) == 0
     assert len(json.loads(capsys.readouterr().out)[0]["masks"]) == 1
+
+    _assert_longer_rows_keep_the_optimizer(tmp_path, cache)
+
+
+def _assert_longer_rows_keep_the_optimizer(folder, cache):
+    """The second phase of the recipe has longer rows and another base of the rotary positions; no parameter depends on them."""
+    long = RUN.replace("max_length = 64", "max_length = 96").replace("theta = 10_000.0", "theta = 160_000.0")
+    (folder / "long.gin").write_text(long.replace("Stage.length = 32", "Stage.length = 96"))
+    words = [f"--gin_file={folder / 'long.gin'}", f"--init_from={folder / 'model'}", "--init_optimizer", cache]
+    out, state = initial_state("pretrain", *words, f"--model_dir={folder / 'long'}")
+    assert "with the optimizer's moments" in out and "by repetition" not in out
+    config = read_run(folder / "long").objective.model
+    assert (config.max_length, config.global_theta, config.local_theta) == (96, 160_000, 10_000)
+    old, new = arrays(folder / "model", 3), leaves({"params": state.params, "rest": {"opt_state": state.opt_state}})
+    for name, value in new.items():
+        theirs = old[name]
+        assert np.array_equal(value[:300], theirs[:300]) if value.ndim else value == theirs, name
+
+
+def test_phases_of_the_recipe():
+    short, long = (load([f"runs/modernbert_base{end}.gin"]).build("Run") for end in ("", "_long"))
+    assert (short.stages[-1].length, short.objective.model.global_theta) == (1024, 10_000)
+    assert (long.stages[-1].length, long.objective.model.global_theta) == (8192, 160_000)
+    assert long.optimizer.schedule.warmup_steps == 0

@@ -16,6 +16,7 @@ KINDS = {
     "DocSentences": ["--gin.TextData.rows=@DocSentences()"],
     "Chunks": ["--gin.TextData.rows=@Chunks()"],
     "WholeDocuments": ["--gin.TextData.rows=@WholeDocuments()"],
+    "DocumentWindows": ["--gin.TextData.rows=@DocumentWindows()", "--gin.BertMasking.choice=@WholeWords()"],
     "packed documents": ["--gin.TextData.rows=@Packed()"],
     "packed sentences": ["--gin.TextData.rows=@Packed()", "--gin.Packed.rows=@DocSentences()"],
     "packed pairs": ["--gin.TextData.rows=@Packed()", "--gin.Packed.rows=@SentencePairs()"],

@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pytest
 from command_line import in_process
+from model_folders import arrays, cut
 from same_weights import assert_same_weights
 
 from bertfam import api, cli
@@ -86,6 +87,51 @@ LinearDecay.warmup_steps = 1
         (mask,) = json.loads(capsys.readouterr().out)[0]["masks"]
         likely = [prediction["probability"] for prediction in mask["predictions"]]
         assert len(likely) == 5 and likely == sorted(likely, reverse=True) and all(1 / 300 < each < 3 / 300 for each in likely)
+
+
+LONG = {
+    # objective, config, options, backend, what is exported
+    "longformer": ("roberta", "LongformerConfig", ("window = 8", "position_offset = 1"), "blocks", "LongformerForMaskedLM"),
+    "bigbird": ("bigbird", "BigBirdConfig", ("block_size = 4", "num_random_blocks = 1"), "block_sparse", "BigBirdForMaskedLM"),
+}
+
+
+@pytest.mark.parametrize("family", LONG)
+def test_a_small_run_with_sparse_attention(trained, tmp_path, family, capsys):
+    """It is trained, resumed from its first checkpoint with equal bits, exported and read back."""
+    objective, config, options, backend, architecture = LONG[family]
+    sizes = SIZES | {"max_length": 64, "attention_dropout_rate": 0.0}  # neither backend applies dropout
+    sizes = [f"{name} = {value}" for name, value in sizes.items()]
+    lines = "\n".join(f"{config}.{line}" for line in (*sizes, *options))
+    (tmp_path / "run.gin").write_text(f"""
+include "objectives/{objective}.gin"
+include "runs/defaults.gin"
+TRAIN_STEPS = 4
+EVAL_EVERY = 0
+CHECKPOINT_EVERY = 2
+BATCH_SIZE = 4
+MODEL = @{config}()
+Execution.attention = "{backend}"
+Stage.length = 64
+LinearDecay.warmup_steps = 1
+{lines}
+""")
+    model_dir = tmp_path / "model"
+    words = ["pretrain", f"--gin_file={tmp_path / 'run.gin'}", f"--cache_dir={trained.model_dir / 'cache'}"]
+    done = in_process(*words, f"--model_dir={model_dir}")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((model_dir / "plan.json").read_text())["stages"][0]["attention"].startswith(f"{backend}:")
+    again = cut(model_dir, tmp_path / "again", 2)
+    done = in_process(*words, f"--model_dir={again}")
+    assert done.returncode == 0 and "resumed from step 2" in done.stdout
+    left, right = arrays(model_dir, 4), arrays(again, 4)
+    assert left.keys() == right.keys() and all(np.array_equal(value, right[name]) for name, value in left.items())
+
+    assert cli.main(["export", f"--model_dir={model_dir}", f"--output={tmp_path / 'out'}"]) == 0
+    assert f": {architecture}, float32" in capsys.readouterr().out
+    assert cli.main(["import", f"--input={tmp_path / 'out'}", f"--output={tmp_path / 'back'}"]) == 0
+    model, imported = (api.load(folder) for folder in (model_dir, tmp_path / "back"))
+    assert_same_weights(model, imported)
 
 
 def test_ernie(trained, caches_in_process, tmp_path, capsys):

@@ -32,6 +32,15 @@ NOISES = {
 }
 
 
+def test_slots_may_be_a_share_of_the_length():
+    """BigBird's published 75 in 512 tokens, and as many in longer rows."""
+    masking = BertMasking(slot_share=75 / 512)
+    assert [masking.predictions(length) for length in (3, 512, 4096)] == [1, 75, 600]
+    for settings in ({"slot_share": 0.0}, {"slot_share": 0.1, "max_predictions": 3}, {"slot_share": 0.1, "slot_margin": 0.0}):
+        with pytest.raises(ValueError, match="slot_share .* must be in .*, and max_predictions and slot_margin None"):
+            BertMasking(**settings)
+
+
 def is_near(count, total, share):
     """Return True if a count is within four standard deviations of a binomial's mean."""
     return abs(count / total - share) < 4 * math.sqrt(share * (1 - share) / total)
