@@ -20,6 +20,7 @@ from bertfam.planning.report import Row, largest_text, tables
 from bertfam.planning.report import row as make_row
 from bertfam.planning.shardings import shardings, shardings_text
 from bertfam.planning.slices import Slice
+from bertfam.planning.tracing import traces_for
 from bertfam.sharding.chips import memory_bytes
 from bertfam.training.run import Run
 from bertfam.training.run_plan import duration
@@ -173,8 +174,9 @@ def _advise(build: Builder, slices: Sequence[Slice], rows: Sequence[Row], second
         memory = memory_bytes(devices[0])
         if memory and any(row["slice"] == slice.name and row["kind"] == "train" and not row["fits"] for row in rows):
             _report(f"{slice.name}: searching for a change that fits, {duration(seconds)} and one compilation at most")
-            found = advise(build, devices, memory, _report, seconds)
-            least = None if found.advice or not found.complete else least_devices(build(()), memory)
+            with traces_for(devices[0].platform):
+                found = advise(build, devices, memory, _report, seconds)
+                least = None if found.advice or not found.complete else least_devices(build(()), memory)
             result[slice.name] = found.advice, advice_text(found, slice.name, len(devices), memory, least)
     return result
 
@@ -186,7 +188,8 @@ def _find_most_rows(run: Run, slices: Sequence[Slice]) -> dict[str, int]:
         devices = slice.devices()
         if memory := memory_bytes(devices[0]):
             _report(f"{slice.name}: searching for the most rows that fit")
-            result[slice.name] = most_rows(run, devices, memory, _report)
+            with traces_for(devices[0].platform):
+                result[slice.name] = most_rows(run, devices, memory, _report)
         else:
             warn([f"{slice.name}: the memory of {devices[0].device_kind} is unknown, so --most_rows is skipped"])
     return result

@@ -12,7 +12,7 @@ from jax.sharding import AbstractMesh
 
 from bertfam.planning.bounds import Bound, bound
 from bertfam.planning.changes import with_remat
-from bertfam.planning.tracing import SUMMED_AXES, Array, GradientTrace, trace
+from bertfam.planning.tracing import SUMMED_AXES, Array, GradientTrace, trace, traced_platform
 from bertfam.sharding.chips import Chip
 from bertfam.sharding.named_shardings import batch_shardings, check_batch, padded_decoder_rows, partition_spec
 from bertfam.sharding.rules import AXES, Rules, as_tuple
@@ -83,7 +83,7 @@ def estimate(run: Run, devices: int, *, slices: int = 1, stage: int = -1) -> Est
     constant = _bytes((boxed.carry, boxed.aux), (shardings.carry, shardings.aux))
 
     device = _Device(dict(mesh.shape), slices, rules, batch_size / run.microbatches)
-    key = ("gradient", run.objective, shape._replace(rows=1))  # the trace is per row
+    key = ("gradient", run.objective, shape._replace(rows=1), traced_platform())  # the trace is per row
     traced = _cached(key, lambda: trace(run.objective, shape, (boxed.params, boxed.carry, boxed.aux)))
     itemsize = jnp.dtype(run.objective.execution.compute_dtype).itemsize
     leaves = [leaf for leaf in jax.tree.leaves(boxed.params, is_leaf=_is_box) if _is_box(leaf)]

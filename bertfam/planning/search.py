@@ -15,6 +15,7 @@ from bertfam.planning.hlo.collectives import collectives
 from bertfam.planning.layouts import Layout, describe_layout, heaviest, layouts
 from bertfam.planning.programs import TRAINING, Program, jobs
 from bertfam.planning.report import columns
+from bertfam.planning.tracing import traces_for
 from bertfam.sharding.chips import Chip
 from bertfam.sharding.mesh import slices_of
 from bertfam.sharding.rules import AXES
@@ -43,7 +44,8 @@ def search(build: Builder, devices: Sequence[jax.Device], chip: Chip, memory: in
     """
     run = build(())
     report(f"estimating the layouts of {len(devices)} devices")
-    left = layouts(run, len(devices), slices_of(devices), chip, usable(memory))
+    with traces_for(devices[0].platform):
+        left = layouts(run, len(devices), slices_of(devices), chip, usable(memory))
     if not left:
         raise UserError(
             f"by estimate no mesh of {len(devices)} devices fits this run, even with full recomputation: use more chips"

@@ -3,12 +3,15 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 from flax import linen as nn
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from jax.sharding import AbstractDevice, AbstractMesh
 
 from bertfam.features import RowShape
 from bertfam.objectives.objective import Objective
@@ -21,6 +24,7 @@ SUMMED_AXES = ("vocab", "mlp", "heads")
 # Operations that the compiler does not repeat to save memory.
 _LOOPS = ("scan", "while")
 _PRODUCTS = ("dot_general", "conv_general_dilated")
+_PLATFORM: ContextVar[str | None] = ContextVar("platform", default=None)
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,21 @@ class GradientTrace:
     flops: int
 
 
+@contextmanager
+def traces_for(platform: str) -> Iterator[None]:
+    """Trace programs for this platform, "cpu", "gpu" or "tpu", in this context: attention then has the platform's backend."""
+    token = _PLATFORM.set(platform)
+    try:
+        yield
+    finally:
+        _PLATFORM.reset(token)
+
+
+def traced_platform() -> str | None:
+    """Return the platform that programs are traced for; None: that of this process."""
+    return _PLATFORM.get()
+
+
 def trace(objective: Objective, shape: RowShape, boxed: Any) -> GradientTrace:
     """Trace the gradient of a batch.
 
@@ -87,7 +106,8 @@ def trace(objective: Objective, shape: RowShape, boxed: Any) -> GradientTrace:
         value, backward = jax.vjp(loss, params)
         return jax.tree.leaves(backward), backward(value)
 
-    traced, out = jax.make_jaxpr(gradient, return_shape=True)(params, carry, aux, batch, key)
+    with _abstract_device(traced_platform()):
+        traced, out = jax.make_jaxpr(gradient, return_shape=True)(params, carry, aux, batch, key)
     saved = _products_behind(traced.jaxpr, traced.jaxpr.outvars[: len(out[0])])
     residuals = {var for var in saved if not names.is_parameter(var)}
     products = list(_products(traced.jaxpr, 1))
@@ -102,6 +122,14 @@ def trace(objective: Objective, shape: RowShape, boxed: Any) -> GradientTrace:
         tuple(partial_sums.items()),
         sum(times * _flops(eqn) for eqn, times in products) // _ROWS,
     )
+
+
+def _abstract_device(platform: str | None) -> AbstractContextManager[Any]:
+    """Return a context in which programs are traced for one device of the platform; for None, for the current devices."""
+    if platform is None:
+        return nullcontext()
+    device = AbstractDevice(device_kind=platform, num_cores=None, platform=platform)
+    return jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("data",), abstract_device=device))
 
 
 class _Names:
@@ -183,7 +211,11 @@ def _equations(jaxpr: Jaxpr, times: int) -> Iterator[tuple[JaxprEqn, int]]:
 
 def _equations_of(eqn: JaxprEqn, times: int) -> Iterator[tuple[JaxprEqn, int]]:
     yield eqn, times
-    inner_times = times * eqn.params["length"] if eqn.primitive.name == "scan" else times
+    inner_times = times
+    if eqn.primitive.name == "scan":
+        inner_times *= eqn.params["length"]
+    elif eqn.primitive.name == "pallas_call":
+        inner_times *= math.prod(eqn.params["grid_mapping"].grid)
     for value in eqn.params.values():
         for inner in value if isinstance(value, tuple | list) else (value,):
             if isinstance(inner, ClosedJaxpr | Jaxpr):

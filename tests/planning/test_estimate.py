@@ -15,6 +15,7 @@ from bertfam.config.build import load
 from bertfam.errors import UserError
 from bertfam.planning.estimate import estimate
 from bertfam.planning.layouts import describe_layout, heaviest, layouts
+from bertfam.planning.tracing import traces_for
 from bertfam.sharding.chips import CHIPS
 from bertfam.sharding.mesh import MeshShape
 
@@ -130,3 +131,13 @@ def test_layouts_fit_all_stages():
     largest_total = max(layout.estimated.total for layout in layouts(run, 1, 1, chip, chip.hbm_bytes))
     longer = dataclasses.replace(run, stages=(dataclasses.replace(wide, batch_size=8), long, wide))
     assert max(layout.estimated.total for layout in layouts(longer, 1, 1, chip, chip.hbm_bytes)) == largest_total
+
+
+def test_attention_is_that_of_the_planned_platform():
+    """On TPUs a kernel keeps no scores in memory, but computes as much."""
+    run = planned_bert.run(["Stage.length = 1024", "BertConfig.max_length = 1024"])
+    here = estimate(run, 1)
+    with traces_for("tpu"):
+        there = estimate(run, 1)
+    assert there.activations < 0.7 * here.activations and there.parameters == here.parameters
+    assert 0.9 * here.flops < there.flops < 1.5 * here.flops
