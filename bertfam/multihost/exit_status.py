@@ -30,6 +30,10 @@ class ExitStatusLinks:
             with contextlib.suppress(ConnectionLost):
                 link.send(status)
 
+    def wait_for_first(self) -> None:
+        """Wait until another process ends, without holding up threads that ask for the statuses."""
+        wait([link.connection for link in self._links])
+
     def received(self, seconds: float, of: Collection[int] | None = None) -> dict[int, int | None]:
         """Return the exit statuses of processes that ended, by link; None for a process that sent none.
 

@@ -8,6 +8,7 @@ train, and cannot name a process that is missing. Values here are JSON over the 
 """
 
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import wait
@@ -23,7 +24,9 @@ _STATUS_SECONDS = 3.0  # in which the exit status of an exited process arrives
 
 
 class ProcessExited(SystemExit):
-    """Exit of another process while this one waited for it; `line` is the error to print, empty if process 0 prints one."""
+    """Exit of another process, and of this one because of it; `line` is the error to print, empty if process 0 prints one."""
+
+    code: int
 
     def __init__(self, status: int, line: str = "") -> None:
         super().__init__(status)
@@ -58,6 +61,7 @@ class Processes:
         self.others = Processes(index, other_links, exit_status=self._exit_status) if other_links else self
         self._links = links
         self._offered: Any = None
+        self._telling, self._told = threading.Lock(), False
 
     @property
     def first(self) -> bool:
@@ -126,9 +130,24 @@ class Processes:
 
         if self.alone or not isinstance(error, jax.errors.JaxRuntimeError):
             return error
-        statuses = self._exit_status.received(_STATUS_SECONDS)
-        ended = {self._at(link): status for link, status in statuses.items()}
-        return self._exited(ended, "a training step") if ended else error
+        return self.exited(_STATUS_SECONDS, "a training step") or error
+
+    def exited(self, seconds: float, what: str = "") -> ProcessExited | None:
+        """Return the exit of other processes.
+
+        Args:
+          seconds: longest time to wait for the first of them to end.
+          what: noun phrase for what this process waited for, if it is known.
+        """
+        ended = {self._at(link): status for link, status in self._exit_status.received(seconds).items()}
+        return self._exited(ended, what) if ended else None
+
+    def tell(self, line: str) -> None:
+        """Print the error with which this process ends; a later one of another thread is not printed."""
+        with self._telling:
+            if line and not self._told:
+                print(line, file=sys.stderr, flush=True)
+                self._told = True
 
     def leave(self, status: int) -> None:
         """Send the exit status before this process ends with an error; process 0 then waits for the others to end first.
@@ -157,7 +176,8 @@ class Processes:
         if known and not self.first:
             return ProcessExited(status)
         names, logs = (self.place(*ended), "its log") if len(ended) == 1 else (describe_processes(ended), "their logs")
-        return ProcessExited(status, f"bertfam: error: {names} exited while the others waited for {what}; see {logs}")
+        moment = f"while the others waited for {what}" if what else "before the end of the run"
+        return ProcessExited(status, f"bertfam: error: {names} exited {moment}; see {logs}")
 
     @contextmanager
     def on_all(self, what: str) -> Iterator[None]:

@@ -6,17 +6,20 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import NoReturn
 
 from bertfam.errors import UserError, report
 from bertfam.multihost.environment import Membership, membership
-from bertfam.multihost.exit_status import LOST, ExitStatusLinks
+from bertfam.multihost.exit_status import ExitStatusLinks
 from bertfam.multihost.processes import Processes, ProcessExited
 from bertfam.multihost.rendezvous import Meeting, bind_address, meet
 from bertfam.multihost.same_code import check_code
 from bertfam.storage.faults import explain
 
-_POLL_SECONDS = 0.5
-_GRACE_SECONDS = 5.0  # for a process to end by itself after process 0 has; half of the time that process 0 waits
+# For a process to end by itself after another has; process 0 waits twice as long for the others. It has more time
+# itself, because it may be saving. JAX aborts it 100 seconds after the last sign of a lost process, and a lost
+# machine is detected within a minute.
+_GRACE_SECONDS, _GRACE_SECONDS_FIRST = 5.0, 30.0
 
 
 @contextmanager
@@ -60,11 +63,11 @@ def join(coordinator: str | None, count: int | None, index: int | None, seconds:
     try:
         processes.hosts = processes.others.hosts = processes.gather("host names", socket.gethostname())
         check_code(processes)
+        threading.Thread(target=_follow, args=(processes, exit_status, over), name="follower", daemon=True).start()
         _start_jax(coordinator, count, index, seconds, own_gpu(processes.hosts, index), bind_address(host))
         if not processes.first:
             # Redirect the descriptor, because C++ libraries print too.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            threading.Thread(target=_follow, args=(exit_status, over), name="follower", daemon=True).start()
         yield processes
         processes.gather("the end of the run", None)
         over.set()
@@ -72,23 +75,35 @@ def join(coordinator: str | None, count: int | None, index: int | None, seconds:
     except BaseException as error:
         fault = explain(processes.explain(error))
         fault.add_note(f"in {processes.place(index)}")  # printed below a traceback
-        if isinstance(fault, ProcessExited) and fault.line:
-            print(fault.line, file=sys.stderr)
-        status = report(fault)
+        if isinstance(fault, ProcessExited):
+            processes.tell(fault.line)
+        _leave(processes, report(fault))
+
+
+def _follow(processes: Processes, exit_status: ExitStatusLinks, over: threading.Event) -> None:
+    """End this process once another has ended, unless the run is over; the main thread may be asleep or stuck in a collective.
+
+    Where process 0 was killed, this is at once: JAX notices it too, and aborts this process (SIGABRT) a few tenths of a second
+    later. The callback that jaxlib's client (0.10.2) takes in place of the abort cannot be a Python function.
+    """
+    exit_status.wait_for_first()
+    ended = processes.exited(0)
+    assert ended is not None
+    if over.wait(_GRACE_SECONDS_FIRST if processes.first else 0 if ended.line else _GRACE_SECONDS):
+        return
+    processes.tell(ended.line)
+    _leave(processes, ended.code)
+
+
+def _leave(processes: Processes, status: int) -> NoReturn:
+    """Exit with a status that the others receive, without JAX, which would wait for them."""
+    try:
         sys.stdout.flush()
         sys.stderr.flush()
         processes.leave(status)
         processes.held.close()
+    finally:
         os._exit(status)
-
-
-def _follow(exit_status: ExitStatusLinks, over: threading.Event) -> None:
-    """Exit with the status of process 0 once it ends; the main thread may be stuck in a collective until JAX kills it."""
-    while not over.wait(_POLL_SECONDS):
-        if ended := exit_status.received(0):
-            if not over.wait(_GRACE_SECONDS):
-                os._exit(LOST if ended[0] is None else ended[0])
-            return
 
 
 def _address(coordinator: str) -> tuple[str, int]:

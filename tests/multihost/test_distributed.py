@@ -11,7 +11,7 @@ import pytest
 
 from bertfam import cli
 from bertfam.errors import UserError
-from bertfam.multihost import rendezvous
+from bertfam.multihost import rendezvous, startup
 from bertfam.multihost.exit_status import LOST, ExitStatusLinks
 from bertfam.multihost.processes import Processes, ProcessExited
 from bertfam.multihost.rendezvous import Meeting, meet
@@ -222,6 +222,46 @@ def test_exit_of_process_0_ends_the_others(sent_status, status, line):
 
     _, second = run_concurrently(*(lambda index=index: run(index) for index in range(2)))
     assert (second.code, second.line) == (status, line)
+
+
+@pytest.mark.parametrize(("sent_status", "status"), [(None, LOST), (1, 1), (75, 75)])
+@pytest.mark.parametrize("ended", [0, 1])
+def test_process_that_does_nothing_ends_after_another_has(monkeypatch, capsys, ended, sent_status, status):
+    """Its main thread may be stuck in a collective; JAX would abort it in the end."""
+    left = []
+    monkeypatch.setattr(startup, "_leave", lambda processes, status: left.append((processes.index, status)))
+    monkeypatch.setattr(startup, "_GRACE_SECONDS", 0.01)
+    monkeypatch.setattr(startup, "_GRACE_SECONDS_FIRST", 0.01)
+    port = free_port()
+
+    def run(index):
+        processes, links = connect_with_status_links(port, index, 2)
+        if index != ended:
+            startup._follow(processes, processes._exit_status, threading.Event())
+        elif sent_status is not None:
+            processes._exit_status.send(sent_status)
+        for link in links:
+            link.close()
+
+    assert run_concurrently(lambda: run(0), lambda: run(1)) == [None, None]
+    assert left == [(1 - ended, status)]
+    line = f"bertfam: error: process {ended} exited before the end of the run; see its log\n"
+    assert capsys.readouterr().err == ("" if sent_status and ended == 0 else line)  # process 0 has printed an error itself
+
+
+def test_process_is_left_alone_after_the_end_of_the_run(monkeypatch):
+    monkeypatch.setattr(startup, "_leave", None)
+    port, over = free_port(), threading.Event()
+    over.set()
+
+    def run(index):
+        processes, links = connect_with_status_links(port, index, 2)
+        if index == 1:
+            startup._follow(processes, processes._exit_status, over)
+        for link in links:
+            link.close()
+
+    assert run_concurrently(lambda: run(0), lambda: run(1)) == [None, None]
 
 
 def test_own_error_is_kept_while_others_save():
