@@ -11,6 +11,14 @@ from bertfam import cli
 from bertfam.multihost.preemption import EXIT_CODE, exit_on_sigterm
 
 
+@pytest.fixture(autouse=True)
+def handler():
+    """Handle SIGINT as Python does by default: a process in the background of a shell ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def wait():
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:

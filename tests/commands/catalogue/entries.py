@@ -622,7 +622,7 @@ CHECKPOINTS = {
     ),
     "no cache": Entry(
         "evaluate --model_dir=model",
-        ("model/cache", "cache.json"),
+        ("model/cache", "--cache_dir"),
         {"model": Copy("{trained}/model"), "model/cache": None},
     ),
     "no such step": Entry(
