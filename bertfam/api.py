@@ -70,7 +70,8 @@ class Model:
 
         Raises:
           UserError: `tokens` are not ids of the vocabulary in this shape, rows are longer than the model's table of positions, or
-            have padding before tokens, which would move positions and [CLS].
+            have padding before tokens, which would move positions and [CLS]; or the other arguments are not whole numbers that
+            fit them.
         """
         tokens = _check_tokens(tokens, self.vocabulary)
         if segment_ids is None:
@@ -78,7 +79,11 @@ class Model:
         if token_type_ids is None:
             token_type_ids = jnp.zeros_like(tokens)
         segment_ids = _check_shape(segment_ids, "segment_ids", tokens)
-        token_type_ids = _check_shape(token_type_ids, "token_type_ids", tokens)
+        # A model without a table of types ignores them.
+        types = getattr(self.config, "type_vocab_size", 0) or 2
+        token_type_ids = _check_shape(token_type_ids, "token_type_ids", tokens, types)
+        if masked_positions is not None:
+            masked_positions = _check_positions(masked_positions, tokens)
         if not isinstance(segment_ids, jax.core.Tracer):
             real = np.asarray(segment_ids) > 0
             rows = np.flatnonzero((real[:, 1:] & ~real[:, :-1]).any(axis=1))
@@ -86,7 +91,7 @@ class Model:
                 raise UserError(f"row {rows[0]} has padding before a token: put padding behind the tokens, or give segment_ids")
         # "float32" alone would mean TF32 on GPUs and bfloat16 passes on TPUs.
         with jax.default_matmul_precision("highest"):
-            return self._forward(self.params, tokens, segment_ids, token_type_ids, masked_positions, tuple(sorted(collect)))
+            return self._forward(self.params, tokens, segment_ids, token_type_ids, masked_positions, _names(collect))
 
     @cached_property
     def _forward(self) -> Any:
@@ -185,7 +190,7 @@ class LanguageModel:
         row = self._row(tokens, segment_ids)
         source = None if encoder_tokens is None else self._row(encoder_tokens, encoder_segment_ids, "encoder_")
         with jax.default_matmul_precision("highest"):
-            return self._forward(self.params, row, source, tuple(sorted(collect)))
+            return self._forward(self.params, row, source, _names(collect))
 
     def encode(
         self,
@@ -210,7 +215,7 @@ class LanguageModel:
         if "encoder" not in self.params:
             raise UserError("the model is a causal LM and has no encoder: use apply, which returns the decoder's hidden states")
         with jax.default_matmul_precision("highest"):
-            return self._encode(self.params, self._row(tokens, segment_ids), tuple(sorted(collect)))
+            return self._encode(self.params, self._row(tokens, segment_ids), _names(collect))
 
     def _row(self, tokens: Any, segment_ids: Any, prefix: str = "") -> tuple[jax.Array, jax.Array]:
         """Return tokens and segment ids, int32[batch, length] each."""
@@ -266,7 +271,8 @@ def _check_tokens(tokens: Any, vocabulary: Vocabulary, name: str = "tokens") -> 
     except ValueError as error:
         raise UserError(f"{shape}, but their rows differ in length: fill them up with the padding token") from error
     if array.dtype.kind in "UO":
-        raise UserError(f"{shape}, not text: model.vocabulary.encode_prompt(text).ids[None] encodes one")
+        kind = "text" if isinstance(tokens, str) or array.dtype.kind == "U" else f"an object of type {type(tokens).__name__}"
+        raise UserError(f"{shape}, not {kind}: model.vocabulary.encode_prompt(text).ids[None] encodes one text")
     if array.ndim != 2 or array.dtype.kind not in "iu":
         fix = f": write {name}[None]" if array.ndim == 1 and array.dtype.kind in "iu" else ""
         raise UserError(f"{shape}, not {array.dtype} of the shape {list(array.shape)}{fix}")
@@ -278,14 +284,50 @@ def _check_tokens(tokens: Any, vocabulary: Vocabulary, name: str = "tokens") -> 
     return jnp.asarray(array, jnp.int32)
 
 
-def _check_shape(value: Any, name: str, tokens: jax.Array) -> jax.Array:
-    """Return the value as int32[batch, length]; raise UserError if its shape is not that of the tokens."""
-    array = jnp.asarray(value, jnp.int32)
+def _names(collect: Collection[str]) -> tuple[str, ...]:
+    """Return the intermediates to collect, sorted; raise UserError for a string, which would be a collection of its letters."""
+    if isinstance(collect, str):
+        raise UserError(f"collect is a list of names: write [{collect!r}]")
+    return tuple(sorted(collect))
+
+
+def _check_shape(value: Any, name: str, tokens: jax.Array, most: int | None = None) -> jax.Array:
+    """Return the value as int32[batch, length]; raise UserError if it is no whole number below `most` for each token."""
+    array = _whole_numbers(value, name, most)
     if array.shape != tokens.shape:
         raise UserError(
             f"{name} have the shape {list(array.shape)}, but the tokens {list(tokens.shape)}: give one number a token"
         )
     return array
+
+
+def _check_positions(value: Any, tokens: jax.Array) -> jax.Array:
+    """Return masked positions as int32[batch, predictions]; raise UserError if they are not positions in these rows."""
+    name = "masked_positions"
+    if getattr(value, "dtype", None) == bool:
+        raise UserError(f"{name} are positions, not booleans: np.flatnonzero gives those of a row")
+    array = _whole_numbers(value, name, tokens.shape[1])
+    if array.ndim != 2 or array.shape[0] != tokens.shape[0]:
+        raise UserError(f"{name} have the shape {list(array.shape)}, but must have [{tokens.shape[0]}, predictions]")
+    return array
+
+
+def _whole_numbers(value: Any, name: str, most: int | None) -> jax.Array:
+    """Return the value as int32; raise UserError if it has anything but whole numbers from 0, and below `most`."""
+    try:
+        array = value if isinstance(value, jax.Array) else np.asarray(value)
+    except ValueError as error:
+        raise UserError(f"{name} must be an array of whole numbers, but their rows differ in length") from error
+    if array.dtype.kind not in "iubf":
+        raise UserError(f"{name} must be whole numbers, not {array.dtype}")
+    if not isinstance(array, jax.core.Tracer) and array.size:
+        least, greatest = array.min(), array.max()
+        if not (least >= 0 and (most is None or greatest < most)):
+            bounds = "at least 0" if most is None else f"0 to {most - 1}"
+            raise UserError(f"{name} must be {bounds}, not {least if not least >= 0 else greatest}")
+        if array.dtype.kind == "f" and (array != np.floor(array)).any():
+            raise UserError(f"{name} must be whole numbers, not fractions")
+    return jnp.asarray(array, jnp.int32)
 
 
 def _describe(model: "Model | LanguageModel") -> str:

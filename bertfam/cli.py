@@ -70,6 +70,7 @@ COMMANDS = {
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a full disk
 GIN_FLAG = "--gin."
 _DASHES = "-\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # hyphens, dashes and the minus sign
+_LOWERCASE = ("--do_lower_case", "--lower_case", "--lowercase")
 # New objects after which Python's cyclic garbage collector runs. With its default, 700, collection takes 1.3 s of CPU time while
 # a small training run imports its modules and traces its programs (Python 3.11, jax 0.10.2); with this threshold, 0.3 s.
 _COLLECTOR_THRESHOLD = 50_000
@@ -89,6 +90,8 @@ class Parser(argparse.ArgumentParser):
     @override
     def error(self, message: str) -> NoReturn:
         message = re.sub(r"^argument (--\w+): expected .*", r"\1 requires a value; write \1=VALUE", message)
+        switch = r"^argument (--\w+): ignored explicit argument '(.*)'$"
+        message = re.sub(switch, r"\1=\2: the flag takes no value; write \1 alone, or leave it out", message)
         raise UserError(f"{message} (see {self.prog} --help)")
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
@@ -297,6 +300,8 @@ def _hint(parser: Parser, word: str) -> str:
     takes_gin = "--gin_file" in known
     if flag.startswith("---") and any(not action.option_strings for action in parser._actions):
         return "; to give it as a text, put -- before it"
+    if negated := _negated(parser, flag):
+        return f"; that is the default: leave it out ({negated} is the opposite)"
     if takes_gin and re.fullmatch("--gin(_param|_params|_binding|_bindings)?", flag):
         return "; write --gin.NAME=value"
     if takes_gin and re.fullmatch(r"--[A-Z][\w/]*(\.\w+)?|--\w+/\w+(\.\w+)?", flag):
@@ -308,6 +313,13 @@ def _hint(parser: Parser, word: str) -> str:
     if "--input" in known and not word.startswith("-") and os.path.isfile(word):
         return "; put a pattern in quotes, as --input='books/*.txt', or give --input=FILE for each file"
     return ""
+
+
+def _negated(parser: Parser, flag: str) -> str | None:
+    """Return the switch whose absence an unknown flag asks for, such as --cased for --lowercase; None if there is none."""
+    switches = {option for action in parser._actions if action.nargs == 0 for option in action.option_strings}
+    opposite = "--cased" if flag in _LOWERCASE else re.sub("^--(no[_-]?|un)", "--", flag)
+    return opposite if opposite != flag and opposite in switches else None
 
 
 def _gin_bindings(flags: Sequence[str]) -> list[str]:

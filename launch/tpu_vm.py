@@ -86,11 +86,15 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
             parser.error(f"{options.action} requires --{flag}")
     if options.action in ("train", "run"):
         common.check_command(parser, command)
-    for path in map(pathlib.Path, options.copy):
+    for word in options.copy:
+        path = pathlib.Path(word)
         if path.is_absolute() or ".." in path.parts or not path.parts:
-            parser.error(f"--copy={path} is not below the current folder: write a relative path without ..")
+            parser.error(f"--copy={word} is not below the current folder: write a relative path without ..")
         if not path.exists():
-            parser.error(f"--copy={path} does not exist")
+            parser.error(f"--copy={word} does not exist")
+        # tar copies a link as a link, which leads nowhere on the machines.
+        if pathlib.Path.cwd().resolve() not in (target := path.resolve()).parents:
+            parser.error(f"--copy={word} is a link to {target}, outside of the current folder: copy that here, and name the copy")
     if options.action == "train" and options.restarts and re.search("--model_dir[= ](?!gs://)", " ".join(command)):
         parser.error("--model_dir is on machines that may be preempted: use a folder on gs://, or --restarts=0")
     return options, command

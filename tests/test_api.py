@@ -75,7 +75,8 @@ def test_padding_before_tokens_is_refused(params):
 @pytest.mark.parametrize(
     ("tokens", "words"),
     [
-        (["text"], "encode_prompt"),
+        (["text"], "not text: .*encode_prompt"),
+        (None, "not an object of type NoneType"),
         ([["a", "b"]], "encode_prompt"),
         (TOKENS[0], r"tokens\[None\]"),
         (TOKENS[None], r"\[1, 2, 7\]"),
@@ -93,6 +94,28 @@ def test_what_are_no_tokens_is_refused(params, tokens, words):
 def test_segment_ids_of_another_shape_are_refused(params):
     with pytest.raises(UserError, match=r"segment_ids have the shape \[2, 6\]"):
         Model(CONFIG, params, VOCABULARY).apply(TOKENS, segment_ids=np.ones((2, 6)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"masked_positions": [[7], [0]]}, "masked_positions must be 0 to 6, not 7"),
+        ({"masked_positions": [[0], [-1]]}, "masked_positions must be 0 to 6, not -1"),
+        ({"masked_positions": [[1.5], [2]]}, "masked_positions must be whole numbers"),
+        ({"masked_positions": [[1]]}, r"masked_positions have the shape \[1, 1\]"),
+        ({"masked_positions": [[1, 2], [1]]}, "masked_positions .* differ in length"),
+        ({"masked_positions": TOKENS > 4}, "masked_positions are positions, not booleans"),
+        ({"masked_positions": "x"}, "masked_positions must be whole numbers"),
+        ({"token_type_ids": TOKENS * 0 + 2}, "token_type_ids must be 0 to 1, not 2"),
+        ({"token_type_ids": TOKENS * 0.5}, "token_type_ids must be "),
+        ({"collect": "hidden_states"}, r"write \['hidden_states'\]"),
+        ({"segment_ids": -TOKENS}, "segment_ids must be at least 0"),
+        ({"segment_ids": TOKENS * np.nan}, "segment_ids must be at least 0, not nan"),
+    ],
+)
+def test_arguments_that_do_not_fit_the_tokens_are_refused(params, arguments, words):
+    with pytest.raises(UserError, match=words):
+        Model(CONFIG, params, VOCABULARY).apply(TOKENS, **arguments)
 
 
 def test_representation_is_one_short_line(params):

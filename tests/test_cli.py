@@ -76,6 +76,9 @@ MISTAKES = [
     (["toy", "--model_dir=m", "--qqqq"], "bertfam toy has no flag --qqqq; see bertfam toy --help"),
     (["toy", "--model_dir=m", "word"], "bertfam toy has no argument word; see bertfam toy --help"),
     (["toy", "--model_di=m"], "bertfam toy has no flag --model_di; did you mean --model_dir?"),
+    (["vocab", "--overwrite=false"], "--overwrite=false: the flag takes no value; write --overwrite alone, or leave it out (see bertfam vocab --help)"),
+    (["vocab", "--lowercase"], "bertfam vocab has no flag --lowercase; that is the default: leave it out (--cased is the opposite)"),
+    (["vocab", "--uncased"], "bertfam vocab has no flag --uncased; that is the default: leave it out (--cased is the opposite)"),
     (["toy"], "the following arguments are required: --model_dir (see bertfam toy --help)"),
     (["toy", "--model_dir"], "--model_dir requires a value; write --model_dir=VALUE (see bertfam toy --help)"),
     (

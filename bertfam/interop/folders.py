@@ -24,8 +24,9 @@ def is_huggingface(path: str | Path) -> bool:
 def check_is_model(folder: str | Path) -> None:
     """Raise UserError if a folder is neither a MODEL_DIR nor a Hugging Face folder."""
     if not (to_path(folder) / "config.gin").is_file() and not is_huggingface(folder):
-        fix = f"; {fix}" if (fix := _model_folder_around(folder, ("config.gin", "config.json"))) else ""
-        raise UserError(f"{folder} is neither a model folder (config.gin) nor a Hugging Face folder (config.json){fix}")
+        if fix := _model_folder_around(folder, ("config.gin", "config.json")) or missing_folder(folder):
+            fix = f"; {fix}"
+        raise UserError(f"{folder} is neither a model folder (config.gin) nor a Hugging Face folder (config.json){fix or ''}")
 
 
 def check_is_run(folder: str | Path) -> None:
@@ -33,6 +34,13 @@ def check_is_run(folder: str | Path) -> None:
     if not (to_path(folder) / "config.gin").is_file():
         fix = _model_folder_around(folder) or "`bertfam pretrain` or `bertfam import` makes one"
         raise UserError(f"{folder} is no model folder (no config.gin); {fix}")
+
+
+def missing_folder(folder: str | Path) -> str | None:
+    """Return what to do about a folder on this machine that does not exist, such as a name of the hub; None if it exists."""
+    if is_remote(path := to_path(folder)) or path.exists():
+        return None
+    return f"there is no folder {folder}; download a model of the Hugging Face hub first (hf download NAME --local-dir DIR)"
 
 
 def _model_folder_around(folder: str | Path, configs: Sequence[str] = ("config.gin",)) -> str | None:

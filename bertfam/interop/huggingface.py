@@ -19,6 +19,7 @@ from bertfam.data.vocabularies import Vocabulary
 from bertfam.decoding.end_tokens import end_tokens
 from bertfam.decoding.prompts import prompt_format
 from bertfam.errors import UserError
+from bertfam.interop.folders import missing_folder
 from bertfam.interop.safetensors import SINGLE, StoredTensor, open_tensors, write_tensors
 from bertfam.models import families
 from bertfam.models.mapping import Entry, Family, LanguageModelFamily
@@ -105,9 +106,7 @@ def _meant(folder: Path) -> str:
         return f"name the folder, {folder.parent}"
     if (folder / "adapter_config.json").is_file():
         return f"{folder} is an adapter; merge it into its model (in peft: model.merge_and_unload().save_pretrained(DIR))"
-    if not folder.exists():
-        return f"there is no folder {folder}; download a model of the Hugging Face hub first (hf download NAME --local-dir DIR)"
-    return f"is {folder} a Hugging Face folder?"
+    return missing_folder(folder) or f"is {folder} a Hugging Face folder?"
 
 
 def _open(folder: Path) -> _Opened:
@@ -123,7 +122,7 @@ def _open(folder: Path) -> _Opened:
     try:
         config = family.config_from_huggingface(content)
     except UserError as error:
-        raise UserError(f"{folder}: {error}") from error
+        raise UserError(f"{path}: {str(error).removeprefix('config.json: ')}") from error
     stored = open_tensors(local(folder))
     _check_sizes(config, stored, path)
     tensors = _with_known_names(stored, family, folder)

@@ -54,6 +54,8 @@ _OFFERS = {
     "v6e": _Offer(_FLAT, 1, ("v6e",)),
     "tpu7x": _Offer(_CUBES, None, ("tpu7x",)),
 }
+_NUMBER = r"[1-9]\d{0,8}"
+_MAX_CHIPS = 1 << 16  # a device of the compiler takes memory for each
 _EXAMPLES = "v5e-16, v5p-128, v6e-256, v5e:4x4, 2xv5e-256 (two slices), or here (the devices of this machine)"
 
 
@@ -117,7 +119,7 @@ def parse(name: str) -> Slice:
     """Parse the name of a slice; raises UserError for one that Google does not offer, and names the nearest ones."""
     if name == HERE:
         return Slice(HERE)
-    match = re.fullmatch(r"(?:([1-9]\d*)x)?([a-z]\w*?)(?:-([1-9]\d*)|:([1-9]\d*(?:x[1-9]\d*)+))", name.lower())
+    match = re.fullmatch(rf"(?:({_NUMBER})x)?([a-z]\w*?)(?:-({_NUMBER})|:({_NUMBER}(?:x{_NUMBER})+))", name.lower())
     if not match:
         raise UserError(f"--slice={name} is not a slice; write {_EXAMPLES}")
     count, prefix, number, dimensions = match.groups()
@@ -128,6 +130,8 @@ def parse(name: str) -> Slice:
     shape = tuple(map(int, dimensions.split("x"))) if dimensions else _shape_of_size(name, offer, int(number))
     if not offer.has(shape):
         raise UserError(f"--slice={name}: Google offers no such slice; the nearest are {_nearest(offer, math.prod(shape))}")
+    if (chips := int(count or 1) * math.prod(shape)) > _MAX_CHIPS:
+        raise UserError(f"--slice={name} has {chips:,} chips, and at most {_MAX_CHIPS:,} can be planned; use fewer slices")
     return Slice(name, kind, shape, int(count or 1))
 
 

@@ -17,6 +17,7 @@ import json
 import os
 import secrets
 import socket
+import stat
 import sys
 import threading
 import time
@@ -30,12 +31,14 @@ from pathlib import Path
 from bertfam.errors import STORAGE_FAULT, UserError
 from bertfam.storage import buckets
 from bertfam.storage.buckets import is_remote
+from bertfam.storage.untrusted import parse_json
 
 WAIT_SECONDS = 60.0  # for another process that writes the same folder
 STALE_SECONDS = 45.0  # without a change, after which a lock of another machine is stale
 _BEAT_SECONDS = 15.0  # between two changes by the holder
 _QUIET_SECONDS = 2.0  # of waiting, after which it is reported
 _MAX_MISSES = 100
+_MAX_BYTES = 1 << 16  # of a lock
 _POLL_SECONDS = 0.2
 _SETTLE_SECONDS = 0.2  # after which a process that has replaced a stale lock reads who was last to do so
 NAME = ".lock.json"
@@ -88,7 +91,7 @@ class Holder:
             folder = buckets.open_path(self.folder) if is_remote(self.folder) else Path(self.folder)
             if _is_same_folder(path.parent, folder) or _inode(path.parent) == self.inode is not None:
                 return False
-            original, copied = (_parse(lock.read_bytes()) for lock in (folder / path.name, path))
+            original, copied = (_parse(_read(lock)) for lock in (folder / path.name, path))
         except (OSError, UserError):
             return False  # it cannot be known
         return original is not None and copied is not None and original.token == copied.token and original.beat > copied.beat
@@ -101,9 +104,21 @@ class Holder:
 def _parse(content: bytes) -> Holder | None:
     """Return the holder that a lock names; None if the lock is damaged."""
     try:
-        return Holder(**json.loads(content))
+        holder = Holder(**parse_json(content))
     except (ValueError, TypeError):
         return None
+    texts = (holder.host, holder.machine, holder.since, holder.token, holder.folder or "")
+    numbers = (holder.process, holder.beat, holder.start or 0)
+    return holder if all(type(text) is str for text in texts) and all(type(number) is int for number in numbers) else None
+
+
+def _read(path: Path) -> bytes:
+    """Return the content of a lock; raise UserError for what is none, such as a pipe, whose reader would wait for ever."""
+    if not is_remote(path):
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES:
+            raise UserError(f"{path} is not a lock, which is a small regular file: delete it")
+    return path.read_bytes()
 
 
 @contextmanager
@@ -267,7 +282,7 @@ class _Lock:
 
     def _read(self) -> bytes | None:
         try:
-            return self._path.read_bytes()
+            return _read(self._path)
         except FileNotFoundError:
             return None
 

@@ -71,7 +71,9 @@ def find_stored(pattern: str) -> list[StoredFile]:
         if not infos:  # an existing name with glob characters is meant literally
             try:
                 infos = {name: filesystem.info(name)}
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                if _is_unreachable(error.__cause__):
+                    raise error.__cause__ from None  # type: ignore[misc]
                 return []
             if infos[name].get("type") == "directory":
                 example = f"{pattern.rstrip('/')}/*.txt"
@@ -171,6 +173,12 @@ def _refusals(address: str, *, passing: bool = True) -> Iterator[None]:
             raise TransientError(refused.reason, f"{address} cannot be read; run the same command again") from error
         why = refused.reason if refused else f"{type(error).__name__}: {error}".splitlines()[0]
         raise UserError(f"{address} cannot be read ({why}); check the address and the credentials of this machine") from error
+
+
+def _is_unreachable(cause: BaseException | None) -> bool:
+    """Return True if this cause of a FileNotFoundError is another fault: fsspec turns every fault of a web server into one."""
+    is_fault = isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError)
+    return is_fault or getattr(cause, "status", 404) not in (404, 410)
 
 
 def _version(info: dict[str, Any]) -> str:

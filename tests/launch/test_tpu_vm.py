@@ -45,7 +45,8 @@ def test_own_files_are_copied_to_the_folder_in_which_the_command_runs(cloud, tpu
     assert process.returncode == 0, process.stderr
     for machine in cloud.machines:
         assert ((machine / "my_tasks.py").read_text(), (machine / "my configs" / "a.gin").read_text()) == ("tasks", "A = 1")
-    for path in ("/etc/passwd", "../bin", "absent.py"):
+    (cloud.folder / "link").symlink_to("/etc")
+    for path in ("/etc/passwd", "../bin", "absent.py", "link", "link/hostname"):
         process = tpu_vm("train", f"--copy={path}")
         assert process.returncode == 2 and f"--copy={path}" in process.stderr
 

@@ -56,6 +56,28 @@ def test_folder_in_which_no_file_can_be_created_is_refused():
         pass
 
 
+@pytest.mark.parametrize("kind", ["pipe", "folder", "dangling link", "large file"])
+def test_what_is_no_lock_is_refused_at_once(tmp_path, clock, kind):
+    lock = tmp_path / locks.NAME
+    {
+        "pipe": lambda: os.mkfifo(lock),
+        "folder": lock.mkdir,
+        "dangling link": lambda: lock.symlink_to("absent"),
+        "large file": lambda: lock.write_bytes(bytes(1 << 17)),
+    }[kind]()
+    with pytest.raises(UserError, match=f"{locks.NAME} is not a lock.*: delete it"), locks.hold(tmp_path):
+        pass
+    assert clock.now == 0
+
+
+@pytest.mark.parametrize("content", ["[" * 60_000, "\0" * 300, "5", "{}", {"process": "x"}, {"beat": 1e400}, {"start": "x"}, {"folder": 5}])
+def test_damaged_lock_becomes_stale(tmp_path, clock, content):
+    text = json.dumps(holder().__dict__ | content) if isinstance(content, dict) else content
+    (tmp_path / locks.NAME).write_text(text)
+    with locks.hold(tmp_path):
+        assert clock.now >= locks.STALE_SECONDS
+
+
 def test_second_writer_starts_once_the_first_has_ended(tmp_path, clock):
     with locks.hold(tmp_path), pytest.raises(UserError), locks.hold(tmp_path, seconds=0):
         raise AssertionError

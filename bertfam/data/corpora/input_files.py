@@ -3,6 +3,7 @@
 import glob
 import hashlib
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,9 @@ def find_files(patterns: tuple[str, ...]) -> list[InputFile]:
         pattern = given.removeprefix("file://")
         matches = find_stored(pattern) if is_address(pattern) else _find_local(pattern)
         if not matches:
+            if protocol := re.match(r"(gs|s3|https?):/?(?!/)", pattern):
+                address = f"{protocol[1]}://{pattern[protocol.end() :]}"
+                raise UserError(f"no such file: {pattern}; an address begins with {protocol[1]}://: write {address}")
             kind = "no file matches" if glob.has_magic(pattern) else "no such file:"
             raise UserError(f"{kind} {pattern}" + ("" if is_address(pattern) else f" (in {os.getcwd()}){_bracket_hint(pattern)}"))
         for match in matches:

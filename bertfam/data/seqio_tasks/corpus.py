@@ -171,6 +171,9 @@ class SeqioTask(Corpus):
         read = 0
         with self._refusal(split, lambda: f" after document {read}" + (f" of shard {part.name}" if shards > 1 else "")):
             dataset = self._dataset(task, split, shard, shards)
+            if not hasattr(dataset, "element_spec"):
+                kind = type(dataset).__name__
+                raise UserError(f"--task={self.name}: its source or a preprocessor returns a {kind}; return a tf.data.Dataset")
             if self.pairs:
                 names = self._pair_features(dataset.element_spec)
                 for element in dataset.map(lambda element: tuple(element[name] for name in names)).as_numpy_iterator():

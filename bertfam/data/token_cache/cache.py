@@ -219,6 +219,8 @@ def _check_corpora(corpora: dict[str, Any]) -> None:
             raise ValueError(f"{shown(name)} is no name of a corpus")
         for split, entry in splits.items():
             counts = [entry["counts"][count] for count in ("documents", "sentences", "tokens")]
+            # None: a part of the cache is by an earlier version, which did not count it.
+            counts += [count for count in entry["counts"].values() if count is not None]
             dtypes = set(entry["dtypes"].values())
             if not _is_name(split) or not all(type(count) is int and count >= 0 for count in counts) or not dtypes <= _DTYPES:
                 raise ValueError(f"the split {shown(split)} of {name} has impossible counts or dtypes")

@@ -22,7 +22,7 @@ def load(folder: str | os.PathLike[str]) -> Vocabulary:
     path = to_path(folder)
     check_whole(path)
     if not path.is_dir():
-        fix = f"; name {path.parent}" if path.is_file() else ""
+        fix = f"; name {path.parent}" if path.is_file() else f"; there is no folder {path}"
         raise UserError(f"{path} is not a folder: a vocabulary is a folder with {_FILES} in it{fix}")
     if any(path.glob("*.model")):
         kind = "SentencePiece"

@@ -109,7 +109,7 @@ def find(model_dir: str | Path, step: int | None, items: Collection[str] = ("par
         return newest_undamaged
     available = steps(directory)
     if step not in available:
-        raise UserError(f"{directory} has no step {step}; it has {', '.join(map(str, available)) or 'none'}")
+        raise UserError(f"{directory} has no step {step!r}; it has {', '.join(map(str, available)) or 'none'}")
     if fault := manifest.fault(directory / str(step), contents=True, items=items, report=True):
         others = [other for other in complete(directory) if other != step]
         fix = f"use another: {', '.join(map(str, others))}" if others else "restore a copy of it"

@@ -19,7 +19,7 @@ from bertfam.data.corpora.read_ahead import read_in_order
 from bertfam.data.corpora.text_files import TextFiles
 from bertfam.data.token_cache import tokenize
 from bertfam.data.token_cache.cache import TokenCache
-from bertfam.errors import STORAGE_FAULT, UserError
+from bertfam.errors import STORAGE_FAULT, TransientError, UserError
 from bertfam.storage import streams
 from bertfam.storage.paths import to_path
 
@@ -99,11 +99,14 @@ def test_what_cannot_be_read_is_one_line(folders, monkeypatch):
         ("s3://bucket/a.txt", "pip install 'bertfam[s3]'"),
         ("nothing://a.txt", "Protocol not known: nothing"),
         ("https://[", "https://["),
+        ("http://127.0.0.1:1/a.txt", "http://127.0.0.1:1/a.txt cannot be read"),
+        ("gs:/bucket/a.txt", "write gs://bucket/a.txt"),
+        ("s3:bucket/a.txt", "write s3://bucket/a.txt"),
         ("github://a.txt", "github://a.txt"),
         ("gs://a\x00b/a.txt", "cannot be printed"),
         ("file:///dev/null", "/dev/null is a pipe or device"),
     ):
-        with pytest.raises(UserError) as refusal:
+        with pytest.raises((UserError, TransientError)) as refusal:
             list(TextFiles(pattern).texts("train"))
         assert words in str(refusal.value) and "\n" not in str(refusal.value), pattern
 

@@ -173,6 +173,7 @@ def test_fingerprint_depends_on_files_and_modules(register_task, tmp_path, monke
 def test_tasks_without_text_are_refused(register_task, tmp_path):
     numbers = seqio.FunctionDataSource(lambda split, shuffle_files: tf.data.Dataset.range(3), splits=["train"])
     register_task("numbers", numbers)
+    register_task("a_list", seqio.FunctionDataSource(lambda split, shuffle_files: [1, 2], splits=["train"]))
     register_task("ids", text_source("one"), [lambda dataset: dataset.map(lambda element: {"text": [1, 2], "n": 3})])
     register_task("eval_only", seqio.FunctionDataSource(lambda split, shuffle_files: None, splits=["test"]))
     register_task("no_files", seqio.TextLineDataSource({"train": str(tmp_path / "none*.txt")}))
@@ -186,6 +187,7 @@ def test_tasks_without_text_are_refused(register_task, tmp_path):
         ),
         ("numbers", "^--task=numbers yields int64 of rank 0, not one string `text`"),
         ("ids", r"^--task=ids yields n \(int32 of rank 0\), text \(int32 of rank 1\), not one string `text`"),
+        ("a_list", "^--task=a_list: its source or a preprocessor returns a list; return a tf.data.Dataset$"),
         ("eval_only", "^--task=eval_only has no train split, only test$"),
         ("no_files", "^--task=no_files cannot be read after document 0 of train: No file is found for the file pattern"),
         ("latin", "^--task=latin cannot be read after document 1 of train: 'utf-8' codec can't decode byte 0xe9 in position 3"),

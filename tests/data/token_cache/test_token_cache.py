@@ -222,6 +222,7 @@ def test_malformed_manifest_is_refused(built, text):
         lambda corpora: corpora["text"].update({"../train": corpora["text"]["train"]}),
         lambda corpora: corpora["text"]["train"]["dtypes"].update(tokens="O"),
         lambda corpora: corpora["text"]["train"]["counts"].update(tokens=-1),
+        lambda corpora: corpora["text"]["train"]["counts"].update(bytes="x"),
         lambda corpora: corpora["text"]["train"].update(counts=[]),
         lambda corpora: corpora.update(text=5),
     ],
