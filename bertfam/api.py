@@ -304,7 +304,7 @@ def _check_shape(value: Any, name: str, tokens: jax.Array, most: int | None = No
 def _check_positions(value: Any, tokens: jax.Array) -> jax.Array:
     """Return masked positions as int32[batch, predictions]; raise UserError if they are not positions in these rows."""
     name = "masked_positions"
-    if getattr(value, "dtype", None) == bool:
+    if getattr(getattr(value, "dtype", None), "kind", "") == "b":
         raise UserError(f"{name} are positions, not booleans: np.flatnonzero gives those of a row")
     array = _whole_numbers(value, name, tokens.shape[1])
     if array.ndim != 2 or array.shape[0] != tokens.shape[0]:

@@ -152,11 +152,22 @@ def main(argv: Sequence[str] | None = None) -> int:
             return report(error)
         if fault_of_devices := device_fault(error):
             return report(fault_of_devices)
+        if isinstance(error, ValueError) and (mistake := _jax_variable(error)):
+            return report(mistake)
         from bertfam.storage.faults import explain
 
         if (fault := explain(error)) is error:
             raise
         return report(fault)
+
+
+def _jax_variable(error: ValueError) -> UserError | None:
+    """Return the mistake in an environment variable that JAX refuses when it is imported; None for any other error."""
+    refused = re.search(r"for (?:JAX flag|environment) '?(jax_\w+)", str(error), re.IGNORECASE)
+    name = refused[1].upper() if refused else ""
+    if name not in os.environ:
+        return None
+    return UserError(f"{name}={os.environ[name]}: JAX knows no such value of this environment variable; unset it, or correct it")
 
 
 @contextmanager

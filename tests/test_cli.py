@@ -76,8 +76,14 @@ MISTAKES = [
     (["toy", "--model_dir=m", "--qqqq"], "bertfam toy has no flag --qqqq; see bertfam toy --help"),
     (["toy", "--model_dir=m", "word"], "bertfam toy has no argument word; see bertfam toy --help"),
     (["toy", "--model_di=m"], "bertfam toy has no flag --model_di; did you mean --model_dir?"),
-    (["vocab", "--overwrite=false"], "--overwrite=false: the flag takes no value; write --overwrite alone, or leave it out (see bertfam vocab --help)"),
-    (["vocab", "--lowercase"], "bertfam vocab has no flag --lowercase; that is the default: leave it out (--cased is the opposite)"),
+    (
+        ["vocab", "--overwrite=false"],
+        "--overwrite=false: the flag takes no value; write --overwrite alone, or leave it out (see bertfam vocab --help)",
+    ),
+    (
+        ["vocab", "--lowercase"],
+        "bertfam vocab has no flag --lowercase; that is the default: leave it out (--cased is the opposite)",
+    ),
     (["vocab", "--uncased"], "bertfam vocab has no flag --uncased; that is the default: leave it out (--cased is the opposite)"),
     (["toy"], "the following arguments are required: --model_dir (see bertfam toy --help)"),
     (["toy", "--model_dir"], "--model_dir requires a value; write --model_dir=VALUE (see bertfam toy --help)"),
@@ -121,6 +127,26 @@ def test_words_that_are_meant_otherwise_are_recognised(toy, capsys, words, fix):
     assert cli.main(["toy", *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert fix in line
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("JAX_DEFAULT_MATMUL_PRECISION", 'Invalid value "hihg" for JAX flag jax_default_matmul_precision'),
+        ("JAX_ENABLE_X64", "invalid truth value 'hihg' for environment 'JAX_ENABLE_X64'"),
+    ],
+)
+def test_environment_variable_that_jax_refuses_is_named(toy, monkeypatch, capsys, name, words):
+    def refuse(argv):
+        raise ValueError(words)
+
+    monkeypatch.setenv(name, "hihg")
+    monkeypatch.setattr(cli, "_run", refuse)
+    assert cli.main(["toy"]) == 2
+    assert capsys.readouterr().err.startswith(f"bertfam: error: {name}=hihg: ")
+    monkeypatch.delenv(name)
+    with pytest.raises(ValueError, match="hihg"):
+        cli.main(["toy"])
 
 
 def test_names_in_messages_do_not_steer_the_terminal(toy, capsys):

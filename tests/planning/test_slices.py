@@ -32,7 +32,23 @@ def test_names_of_slices(name, topology):
         assert dataclasses.replace(parse(topology), name=name) == parsed
 
 
-@pytest.mark.parametrize("name", ["v4-8", "tpu7x-8", "v5e:4", "v5e:0x4", "0xv5e-4", "v5p:4x4", "v5e:4x4x4", "v5p:16x16x32", "999999xv5e-256", "9" * 5000 + "xv5e-8", "v5e-" + "9" * 5000, ""])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "v4-8",
+        "tpu7x-8",
+        "v5e:4",
+        "v5e:0x4",
+        "0xv5e-4",
+        "v5p:4x4",
+        "v5e:4x4x4",
+        "v5p:16x16x32",
+        "999999xv5e-256",
+        "9" * 5000 + "xv5e-8",
+        "v5e-" + "9" * 5000,
+        "",
+    ],
+)
 def test_unknown_names_are_refused(name):
     with pytest.raises(UserError, match=f"--slice={name[:20]}"):
         parse(name)

@@ -70,7 +70,9 @@ def test_what_is_no_lock_is_refused_at_once(tmp_path, clock, kind):
     assert clock.now == 0
 
 
-@pytest.mark.parametrize("content", ["[" * 60_000, "\0" * 300, "5", "{}", {"process": "x"}, {"beat": 1e400}, {"start": "x"}, {"folder": 5}])
+@pytest.mark.parametrize(
+    "content", ["[" * 60_000, "\0" * 300, "5", "{}", {"process": "x"}, {"beat": 1e400}, {"start": "x"}, {"folder": 5}]
+)
 def test_damaged_lock_becomes_stale(tmp_path, clock, content):
     text = json.dumps(holder().__dict__ | content) if isinstance(content, dict) else content
     (tmp_path / locks.NAME).write_text(text)
