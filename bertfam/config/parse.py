@@ -18,7 +18,7 @@ from bertfam.errors import UserError
 
 LINE_LENGTH = 100
 _UNITS = "kmb"
-_YAML = re.compile(r"\s*([\w./]+)\s*:\s*(\S.*?)\s*")  # a line of a YAML file
+_YAML = re.compile(r"\s*([\w./]+)\s*:=?\s*(\S.*?)\s*")  # a line of a YAML file
 _ABBREVIATED = re.compile(rf"[^=#]+=\s*(\d+(?:\.\d+)?)([{_UNITS}])\s*(?:#.*)?", re.IGNORECASE)  # NAME = 8k
 
 

@@ -91,6 +91,7 @@ MISTAKES_IN_LINES = [
     ("ToyRun.seed = 1.5B", "a.gin:6: 1.5B is not a number; write 1_500_000_000"),
     ("ToyRun.seed = ", "a.gin:6: cannot be parsed: the text after the equals sign is not a value"),
     ("ToyRun.seed = 1 + 1", "a.gin:6: cannot be parsed: only one value may follow the equals sign"),
+    ("ToyRun.seed := 1", "a.gin:6: cannot be parsed: a value follows an equals sign; write ToyRun.seed = 1"),
     ("ToyRun.seed: 1", "a.gin:6: cannot be parsed: a value follows an equals sign; write ToyRun.seed = 1"),
     ("ToyRun seed = 1", "a.gin:6: cannot be parsed: Couldn't parse statement, expected ':' or '='"),
     ("ToyRun.name = toy", 'a.gin:6: toy is not a value; write "toy" for a string, %toy for a macro, or @toy()'),
