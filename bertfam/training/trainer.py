@@ -154,7 +154,11 @@ class Trainer:
 
     def restored(self, checkpoints: Checkpoints, step: int) -> TrainState:
         """Restore a checkpoint's state on this mesh."""
-        return checkpoints.restore(step, self.abstract_state)
+        state = checkpoints.restore(step, self.abstract_state)
+        if (held := int(state.step)) != step:
+            folder = checkpoints.directory / str(step)
+            raise UserError(f"{folder} holds the state of step {held}: it was renamed or copied; remove it, or name it {held}")
+        return state
 
     def from_imported(self, checkpoints: Checkpoints, step: int) -> TrainState:
         """Make a fresh state with the parameters of an imported model's checkpoint; heads that it lacks are initialised."""

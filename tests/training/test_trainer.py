@@ -3,6 +3,9 @@
 import dataclasses
 import functools
 import itertools
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -10,7 +13,7 @@ import pytest
 from toy_objective import LENGTH, Rows, Toy
 
 from bertfam.data.text_data import TextData
-from bertfam.errors import TrainingError
+from bertfam.errors import TrainingError, UserError
 from bertfam.training import loop
 from bertfam.training.checkpoints import Checkpoints
 from bertfam.training.hooks.base import PeriodicHook
@@ -233,6 +236,15 @@ def test_run_resumed_from_any_step_equals_an_uninterrupted_run(optimizer, tmp_pa
         end, lines, _ = train(run, rows, trainer=trainer, state=restored)
         assert_same(end, uninterrupted)
         assert [line["learning_rate"] for line in lines] == rates[step:]
+
+
+def test_checkpoint_under_the_name_of_another_step_is_refused():
+    """A copy of step 24 named 25 would save step 24 again, which exists."""
+    checkpoints = cast(Any, SimpleNamespace(restore=lambda step, like: SimpleNamespace(step=24), directory=Path("checkpoints")))
+    trainer = cast(Any, SimpleNamespace(abstract_state=None))
+    with pytest.raises(UserError, match="checkpoints/25 holds the state of step 24"):
+        Trainer.restored(trainer, checkpoints, 25)
+    assert Trainer.restored(trainer, checkpoints, 24).step == 24
 
 
 def test_plan_shows_optimizer_and_layer_rates():
