@@ -242,3 +242,15 @@ def test_remaining_time_includes_evaluations(clock, capsys):
     log.flush()
     first, second = capsys.readouterr().out.splitlines()
     assert first.endswith("100 tokens/s  MFU -  3 s left") and second.endswith("100 tokens/s  MFU -  11 s left")
+
+
+def test_lines_of_a_run_whose_checkpoints_are_gone_are_dropped_with_a_warning(tmp_path, capsys):
+    for _ in range(2):
+        writer = MetricsWriter(tmp_path, 0)
+        assert (tmp_path / "metrics.jsonl").read_text() == ""
+        writer.write(7, "train", {"loss": 1.0})
+        writer.close()
+    warning = capsys.readouterr().err
+    assert "reaches step 7" in warning and f"{tmp_path} has no checkpoint" in warning and warning.count("\n") == 1
+    MetricsWriter(tmp_path, 5).close()
+    assert capsys.readouterr().err == ""

@@ -59,7 +59,8 @@ class MetricsWriter:
         """Open both for a run at `step`, and the services of `trackers`, which get the run's `settings`.
 
         Lines that an interrupted run wrote for later steps are dropped, and so are incomplete scores of `step`, which lack their
-        last line, "eval". Damaged lines are set aside with a warning.
+        last line, "eval". Damaged lines are set aside with a warning, and another one says if all lines are dropped because no
+        checkpoint is left.
         """
         self._spool = Spool(model_dir, metrics_file.NAME, metrics_file.DAMAGED)
         path = self._spool.folder / metrics_file.NAME
@@ -69,6 +70,9 @@ class MetricsWriter:
                 _set_aside(damaged, model_dir, path.with_name(metrics_file.DAMAGED))
             evaluated = any((line.step, line.split) == (step, "eval") for line in lines)
             kept = [line for line in lines if line.step < step or line.step == step and (evaluated or line.split[:4] != "eval")]
+            if not step and (last := max((line.step for line in lines), default=0)):
+                start = f"{model_dir} has no checkpoint: training starts anew, without these lines"
+                warn([f"{path} reaches step {last:,}, but {start}"])
             write_bytes(path, b"".join(line.raw + b"\n" for line in kept))
         self._file = open(path, "a")
         self._fault: UserError | TransientError | None = None
