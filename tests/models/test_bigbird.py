@@ -25,6 +25,7 @@ LENGTHS = (45, 31, 8)
 
 
 def torch_model(folder, **options):
+    pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     sizes = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 72}
     sizes |= {"block_size": 4, "num_random_blocks": 1, "max_position_embeddings": 64}
@@ -143,6 +144,7 @@ def test_import_and_export_round_trip(tmp_path):
 @pytest.mark.parametrize("length", [1024, 3072, 4096, 2048, 8192])
 def test_random_blocks_are_the_published_ones(length):
     """The lists equal those of transformers, whose functions are the published code's."""
+    pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     config = transformers.BigBirdConfig(max_position_embeddings=4096, hidden_size=24, num_attention_heads=2)
     attention = transformers.models.big_bird.modeling_big_bird.BigBirdBlockSparseAttention(config, seed=5).train()

@@ -23,6 +23,7 @@ from bertfam.models.roberta import RobertaConfig
 
 
 def torch_model(folder, windows=(4, 8), length=20, hidden_size=48):
+    pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     config = transformers.LongformerConfig(
         vocab_size=parity.VOCABULARY,
