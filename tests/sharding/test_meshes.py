@@ -103,5 +103,9 @@ def test_checkpoint_is_restored_on_any_number_of_devices(folder, results):
     checkpoints.close()
 
 
+@pytest.mark.xfail(
+    jax.__version_info__ >= (0, 11),
+    reason="newer partitioners gather a gradient of the masked-token head, whose rows have another sharding than its table",
+)
 def test_no_involuntary_full_rematerialization(folder):
     assert "nvoluntary full rematerialization" not in (folder / "stderr.txt").read_text()
