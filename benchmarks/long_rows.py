@@ -11,14 +11,13 @@ import argparse
 import json
 import subprocess
 import sys
-import time
 from typing import Any
 
 import jax
 import numpy as np
 
 from benchmarks import synthetic
-from benchmarks.measurement import table
+from benchmarks.measurement import seconds_of_update, table
 from bertfam.config import load
 from bertfam.training.run import Run
 from bertfam.training.run_plan import describe_attention
@@ -45,10 +44,10 @@ LENGTHS = (1024, 2048, 4096, 8192, 16384)
 
 def _run(name: str, length: int, rows: int, more: list[str]) -> Run:
     file, config = MODELS[name]
-    probe = load([f"models/{file}.gin", "objectives/mlm.gin", "runs/defaults.gin"]).build("Run").objective.model
+    files = [f"models/{file}.gin", "objectives/mlm.gin", "runs/defaults.gin"]
+    probe = load(files).build("Run").objective.model
     rates = [f"{config}.{rate} = 0.0" for rate in _RATES if getattr(probe, rate, None)]
     sizes = [f"{config}.max_length = {max(LENGTHS)}", f"Stage.length = {length}", f"BATCH_SIZE = {rows}"]
-    files = [f"models/{file}.gin", "objectives/mlm.gin", "runs/defaults.gin"]
     own = [binding.replace("MODEL.", f"{config}.", 1) for binding in more]
     return load(files, [*_SETTINGS, *sizes, *rates, *own]).build("Run").sized(_VOCABULARY)
 
@@ -61,22 +60,15 @@ def measure(name: str, length: int, tokens: int, steps: int, more: list[str]) ->
     stage = trainer.stages[0]
     state = trainer.new_state()
     batch = jax.device_put(synthetic.rows(stage.features, stage.batch_size, _VOCABULARY), stage.shardings)
-    step = trainer.lower_step(0).compile()
-    times = []
-    for count in (2, steps, steps, steps):  # the first warms up
-        start = time.monotonic()
-        for _ in range(count):
-            state, _ = step(state, batch)
-        jax.block_until_ready(state)
-        times.append((time.monotonic() - start) / count)
+    seconds = seconds_of_update(trainer.lower_step(0).compile(), state, batch, steps)
     device = jax.devices()[0]
     return {
         "model": name,
         "length": length,
         "rows": rows,
-        "seconds": float(np.median(times[1:])),
+        "seconds": seconds,
         "peak_bytes": (device.memory_stats() or {}).get("peak_bytes_in_use"),
-        "flops": rows * run.objective.flops(run.shape(0)) if hasattr(run.objective, "flops") else None,
+        "flops": rows * run.objective.flops(run.shape(0)),
         "attention": describe_attention(run.objective, run.shape(0)),
         "device": device.device_kind,
         "jax": jax.__version__,

@@ -8,10 +8,8 @@ bfloat16, without dropout. Each case is a process of its own, since a device rep
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ import numpy as np
 
 from benchmarks import synthetic
 from benchmarks.attention_backends import segments
-from benchmarks.measurement import table
+from benchmarks.measurement import seconds_of_update, table
 from bertfam.config import load
 from bertfam.training.trainer import Trainer
 
@@ -65,15 +63,8 @@ def measure(name: str, steps: int, more: list[str]) -> dict[str, Any]:
     run = load([*files], [*_SETTINGS, *bindings, *own, *more]).build("Run").sized(vocabulary)
     trainer = Trainer(run, run.mesh.build(jax.devices()[:1]))
     state, rows = trainer.new_state(), make_rows(trainer, vocabulary)
-    step = trainer.lower_step(0).compile()
-    seconds = []
-    for count in (2, steps, steps, steps):  # the first warms up
-        start = time.perf_counter()
-        for _ in range(count):
-            state, _ = step(state, rows)
-        jax.block_until_ready(state)
-        seconds.append((time.perf_counter() - start) / count)
-    device, median = jax.devices()[0], statistics.median(seconds[1:])
+    median = seconds_of_update(trainer.lower_step(0).compile(), state, rows, steps)
+    device = jax.devices()[0]
     return {
         "case": name,
         "milliseconds": 1e3 * median,

@@ -104,6 +104,10 @@ class BertConfig(Sizes):
         options = (self.num_heads, self.head_dim, self.attention_dropout_rate, execution, normal)
         return tuple(partial(SelfAttention, *options, pattern=pattern) for pattern in self.patterns)
 
+    def attention_pairs(self, tokens: int) -> int:
+        """Return the pairs of tokens in the attention patterns of all layers, in a row of this many tokens."""
+        return self.num_layers * self.patterns[0].pairs(tokens)
+
     def layer_arrays(self, length: int) -> Mapping[str, np.ndarray] | None:
         """Return the arrays [layers, ...] that the patterns depend on in rows of this length, by name; None: none."""
         return None
@@ -136,13 +140,15 @@ class BertConfig(Sizes):
     def flops(self, length: int, predictions: int) -> int:
         """Return the matrix-product FLOPs of one row of one training step.
 
-        3 [L s (8h^2 + 4hf + 4hs) + P (2he + 2eV)], with tables e wide and V real tokens, and 2seh for the projection from e to h
-        where they differ; embeddings, pooler and the like do not count.
+        3 [L s (8h^2 + 4hf) + 4hp + P (2he + 2eV)], with s tokens, the extra ones included, p pairs of them in the patterns of all
+        layers, tables e wide and V real tokens, and 2seh for the projection from e to h where they differ; embeddings, pooler and
+        the like do not count.
         """
         h, f, e = self.hidden_size, self.feed_forward_size, self.table_width
-        layer = length * (8 * h * h + 4 * h * f + 4 * h * length)
+        tokens = length + self.num_extra_tokens
+        layers = self.num_layers * tokens * (8 * h * h + 4 * h * f) + 4 * h * self.attention_pairs(tokens)
         head = 2 * h * e + 2 * e * self.require_vocab_size
-        return 3 * (self.num_layers * layer + predictions * head + (2 * length * e * h if e != h else 0))
+        return 3 * (layers + predictions * head + (2 * tokens * e * h if e != h else 0))
 
 
 class Embeddings(nn.Module):

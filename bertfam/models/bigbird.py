@@ -84,17 +84,6 @@ class BigBirdConfig(BertConfig):
         options = (pattern.blocks, self.block_size, self.num_random_blocks, self.num_heads, self.max_length // self.block_size)
         return {"random_blocks": np.stack([published_lists(layer, *options) for layer in range(self.num_layers)])}
 
-    @override
-    def flops(self, length: int, predictions: int) -> int:
-        """Return the matrix-product FLOPs of one row of one training step.
-
-        3 [L (s (8h^2 + 4hf) + 4hp) + P (2h^2 + 2hV)], with s tokens, the extra ones included, and p pairs of them in the pattern.
-        """
-        h, f = self.hidden_size, self.feed_forward_size
-        length += self.num_global_tokens
-        layer = length * (8 * h * h + 4 * h * f) + 4 * h * self.patterns[0].pairs(length)
-        return 3 * (self.num_layers * layer + predictions * (2 * h * h + 2 * h * self.require_vocab_size))
-
 
 @cache
 def published_lists(seed: int, blocks: int, block: int, count: int, heads: int, table_blocks: int) -> np.ndarray:

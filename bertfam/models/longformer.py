@@ -96,15 +96,8 @@ class LongformerConfig(RobertaConfig):
         return Encoder(self, execution)
 
     @override
-    def flops(self, length: int, predictions: int) -> int:
-        """Return the matrix-product FLOPs of one row of one training step.
-
-        3 [sum over layers of (s (8h^2 + 4hf) + 4hp) + P (2h^2 + 2hV)], with p the pairs of tokens in the layer's window; what
-        global tokens add does not count.
-        """
-        h, f = self.hidden_size, self.feed_forward_size
-        layers = sum(length * (8 * h * h + 4 * h * f) + 4 * h * window.pairs(length) for window in self.layer_windows)
-        return 3 * (layers + predictions * (2 * h * h + 2 * h * self.require_vocab_size))
+    def attention_pairs(self, tokens: int) -> int:
+        return sum(window.pairs(tokens) for window in self.layer_windows)  # what global tokens add does not count
 
 
 class Encoder(bert.Encoder):

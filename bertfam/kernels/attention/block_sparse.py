@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from typing_extensions import override
 
-from bertfam.kernels.attention.interface import Backend, Inputs, Request
+from bertfam.kernels.attention.interface import Backend, Inputs, Request, beyond_self_attention
 from bertfam.kernels.attention.patterns import BlockSparse
 
 _OUTSIDE = -1  # segment of the keys that the last block is filled up with
@@ -22,12 +22,7 @@ class BlockSparseProducts(Backend):
     def refusals(self, request: Request) -> Iterator[str]:
         if not isinstance(request.pattern, BlockSparse):
             yield f"tokens attend to {request.pattern.describe()}"
-        if request.return_weights:
-            yield "attention weights are requested"
-        if request.bias:
-            yield "scores have a bias"
-        if request.key_length is not None:
-            yield "keys come from another sequence or a cache"
+        yield from beyond_self_attention(request)
 
     @override
     def cost(self, request: Request) -> float:

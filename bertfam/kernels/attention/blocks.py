@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 from typing_extensions import override
 
-from bertfam.kernels.attention.interface import Backend, Inputs, Request
-from bertfam.kernels.attention.patterns import FULL, ExtraTokens, GlobalTokens, Window
+from bertfam.kernels.attention.interface import Backend, Inputs, Request, beyond_self_attention
+from bertfam.kernels.attention.patterns import FULL, ExtraTokens, GlobalTokens, Window, first_global
 from bertfam.kernels.attention.xla import Xla
 
 _MIN_BLOCK, _MAX_BLOCK = 16, 128
@@ -45,12 +45,7 @@ class Blocks(Backend):
     def refusals(self, request: Request) -> Iterator[str]:
         if _reach(request) is None and not isinstance(request.pattern, ExtraTokens):
             yield f"tokens attend to {request.pattern.describe()}"
-        if request.return_weights:
-            yield "attention weights are requested"
-        if request.bias:
-            yield "scores have a bias"
-        if request.key_length is not None:
-            yield "keys come from another sequence or a cache"
+        yield from beyond_self_attention(request)
 
     @override
     def cost(self, request: Request) -> float:
@@ -108,8 +103,7 @@ def _global_tokens(inputs: Inputs, flags: jax.Array, most: int) -> tuple[_Furthe
 
     Global tokens are no keys near a query, so that none is attended to a second time within its window.
     """
-    places = jnp.argsort(~flags, axis=1, stable=True)[:, :most]
-    found = jnp.take_along_axis(flags, places, axis=1)
+    places, found = first_global(flags, most)
     counted = jnp.zeros_like(flags).at[jnp.arange(len(flags))[:, None], places].set(found)
     segments = jnp.where(found, jnp.take_along_axis(inputs.segment_ids, places, axis=1), _OUTSIDE)
     keys, values = (jnp.take_along_axis(array, places[:, :, None, None], axis=1) for array in (inputs.key, inputs.value))

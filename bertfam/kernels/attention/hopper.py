@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from typing_extensions import override
 
 from bertfam.kernels.attention.interface import Backend, Inputs, Request
-from bertfam.kernels.attention.patterns import FULL, BlockSparse, GlobalTokens, Pattern, Window
+from bertfam.kernels.attention.patterns import FULL, BlockSparse, GlobalTokens, Pattern, Window, first_global
 from bertfam.kernels.attention.per_device import per_device
 from bertfam.kernels.attention.tiles import ROWS, Visits, block_sparse_pairs, interval_visits, intervals, listed_visits
 
@@ -139,16 +139,14 @@ def _global_tokens(inputs: Inputs, pattern: GlobalTokens, settings: "Settings") 
     assert inputs.arrays is not None
     out, lse = _in_window(inputs, pattern.window, settings)
     # [batch, most]: the first global tokens, and their places
-    flags, places = jax.lax.top_k(inputs.arrays["global_tokens"].astype(jnp.int32), min(pattern.most, out.shape[1]))
+    places, found = first_global(inputs.arrays["global_tokens"], pattern.most)
     gather = partial(jnp.take_along_axis, axis=1)
     keys, values = (gather(array, places[:, :, None, None]) for array in (inputs.key, inputs.value))
     group = inputs.query.shape[2] // keys.shape[2]
     keys, values = (jnp.repeat(array, group, axis=2) if group > 1 else array for array in (keys, values))
     segment_ids = inputs.segment_ids
     # bool[batch, length, most]
-    same = (
-        (segment_ids[:, :, None] == gather(segment_ids, places)[:, None]) & (segment_ids > 0)[:, :, None] & (flags > 0)[:, None]
-    )
+    same = (segment_ids[:, :, None] == gather(segment_ids, places)[:, None]) & (segment_ids > 0)[:, :, None] & found[:, None]
     visible = same & ~pattern.window.mask(jnp.arange(segment_ids.shape[1])[None, :, None], places[:, None])
     scores = jnp.einsum("blhd,bmhd->bhlm", inputs.query, keys, preferred_element_type=jnp.float32) * settings.scale
     scores = jnp.where(visible[:, None], scores, _HIDDEN)

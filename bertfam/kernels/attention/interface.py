@@ -144,6 +144,16 @@ class Backend(ABC):
         return list(self.refusals(request))
 
 
+def beyond_self_attention(request: Request) -> Iterator[str]:
+    """Yield reasons against a request for more than the output of self-attention without a bias."""
+    if request.return_weights:
+        yield "attention weights are requested"
+    if request.bias:
+        yield "scores have a bias"
+    if request.key_length is not None:
+        yield "keys come from another sequence or a cache"
+
+
 def attention_mask(inputs: Inputs, request: Request) -> jax.Array:
     """Return the attention mask bool[batch, heads or 1, length, keys]: same segment, and within the pattern.
 

@@ -215,6 +215,20 @@ class GlobalTokens(Pattern):
         return f"{self.window.describe()} and up to {self.most} global tokens"
 
 
+def first_global(flags: jax.Array, most: int) -> tuple[jax.Array, jax.Array]:
+    """Return the places of the first global tokens of each row, and which of these are global.
+
+    Args:
+      flags: bool[batch, length], True at global tokens.
+      most: the largest number of them that count.
+
+    Returns:
+      int32[batch, min(most, length)] and bool of the same shape. A row with fewer global tokens is filled up with other places.
+    """
+    found, places = jax.lax.top_k(flags.astype(jnp.int32), min(most, flags.shape[1]))
+    return places, found > 0
+
+
 @dataclass(frozen=True)
 class ExtraTokens(Pattern):
     """BigBird's blocks with extra global tokens (Zaheer et al. 2020, section 2; ETC, "extended transformer construction").

@@ -12,7 +12,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ke
 from jax.sharding import NamedSharding, PartitionSpec
 from typing_extensions import override
 
-from bertfam.kernels.attention.interface import Backend, Inputs, Request
+from bertfam.kernels.attention.interface import Backend, Inputs, Request, beyond_self_attention
 from bertfam.kernels.attention.patterns import FULL, Pattern, Window
 from bertfam.kernels.attention.per_device import Halo, length_shards, per_device
 
@@ -30,12 +30,7 @@ class Splash(Backend):
 
     @override
     def refusals(self, request: Request) -> Iterator[str]:
-        if request.return_weights:
-            yield "attention weights are requested"
-        if request.bias:
-            yield "scores have a bias"
-        if request.key_length is not None:
-            yield "keys come from another sequence or a cache"
+        yield from beyond_self_attention(request)
         if not isinstance(request.pattern, Window):
             yield f"tokens attend to {request.pattern.describe()}"
         if request.length < _LANES:

@@ -4,7 +4,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bertfam.kernels.attention.patterns import FULL, GlobalTokens, Window
+from bertfam.kernels.attention.patterns import FULL, GlobalTokens, Window, first_global
 from bertfam.layers.attention.dot_product import Attended, Attention, Row
 
 PROJECTIONS = ("query", "key", "value")
@@ -53,8 +53,7 @@ class GlobalAttention(Attention):
         mixed, weights = self._mixed(query, key, value, row, packed, train, return_weights, pattern)
         if self.has_global and (flags is not None or self.is_initializing()):
             flags = jnp.zeros(inputs.shape[:2], bool) if flags is None else flags
-            places = jnp.argsort(~flags, axis=1, stable=True)[:, : max(self.most, 1)]
-            found = jnp.take_along_axis(flags, places, axis=1)
+            places, found = first_global(flags, max(self.most, 1))
             own, own_weights = self._global(inputs, row.segment_ids, places, train, return_weights)
             rows = jnp.arange(len(places))[:, None]
             # [batch, length, heads, head_dim]
