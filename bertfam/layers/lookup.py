@@ -7,6 +7,7 @@ in a fixed order. Its results are exact: every sum has one non-zero term, 1 x va
 in float32 (TF32 or bfloat16 passes would round the value) and nothing in bfloat16.
 """
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -19,7 +20,10 @@ def gather_positions(hidden: jax.Array, positions: jax.Array) -> jax.Array:
     """
     # [batch, count, length]
     selector = jax.nn.one_hot(positions, hidden.shape[1], dtype=hidden.dtype)
-    return jnp.einsum("bpl,ble->bpe", selector, hidden, precision=jax.lax.Precision.HIGHEST)
+    gathered = jnp.einsum("bpl,ble->bpe", selector, hidden, precision=jax.lax.Precision.HIGHEST)
+    # Where the length is sharded, each device gathers from its own part and the results are summed. Without this constraint the
+    # compiler may send the whole sequence instead, which has several times as many positions.
+    return nn.with_logical_constraint(gathered, ("batch", None, None))
 
 
 def lookup_few(table: jax.Array, indices: jax.Array, dtype: DTypeLike) -> jax.Array:

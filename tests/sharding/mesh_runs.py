@@ -9,11 +9,14 @@ one device. The other objectives are compared in tests/objectives/objective_mesh
 import dataclasses
 import hashlib
 import json
+import math
+import re
 import sys
 from pathlib import Path
 
 import jax
 import numpy as np
+from flax import linen as nn
 from jax.sharding import NamedSharding, PartitionSpec
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -154,6 +157,29 @@ def digest_on_three_devices(folder, trainer):
     return result
 
 
+def masked_head(mesh):
+    """Describe the gradient of the masked-token loss, compiled for a mesh.
+
+    Returns:
+      The numbers of rows of all arrays that have the vocabulary as an axis, and the shapes of all gathered arrays.
+    """
+    trainer = trainer_on(mesh, 8)
+    stage, objective = trainer.stages[0], RUN.objective
+    axes = NamedSharding(trainer.mesh, PartitionSpec(mesh.rules.batch, mesh.rules.length))
+    hidden = jax.ShapeDtypeStruct((BATCH, LENGTH, MODEL.hidden_size), np.float32, sharding=axes)
+    batch = {
+        name: jax.ShapeDtypeStruct((BATCH, *spec.shape), spec.dtype, sharding=stage.shardings[name])
+        for name, spec in stage.features.items()
+    }
+    with jax.set_mesh(trainer.mesh), nn.logical_axis_rules(mesh.rules.items()):
+        gradient = jax.grad(lambda params, hidden, batch: objective.masked_loss(params, hidden, batch)[0], argnums=(0, 1))
+        text = jax.jit(gradient).lower(trainer.abstract_state.params, hidden, batch).compile().as_text()
+    words = trainer.abstract_state.params["mlm_head"]["bias"].size
+    shapes = {tuple(map(int, sizes.split(","))) for sizes in re.findall(r" = f32\[([\d,]+)\]", text)}
+    gathered = {tuple(map(int, sizes.split(","))) for sizes in re.findall(r" = f32\[([\d,]+)\]\S* all-gather", text)}
+    return {"rows": sorted({math.prod(shape) // words for shape in shapes if words in shape}), "gathered": sorted(gathered)}
+
+
 def main(folder):
     one = trainer_on(MeshShape(), 1)
     state = one.new_state()
@@ -170,6 +196,7 @@ def main(folder):
         "turns": turns,
         "saved": saved,
         "three": digest_on_three_devices(folder, one),
+        "masked_head": masked_head(preset("sequence")),
         "shapes": {name: preset(name).build().shape for name in names},
     }
     print(json.dumps(result))

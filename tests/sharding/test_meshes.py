@@ -103,6 +103,16 @@ def test_checkpoint_is_restored_on_any_number_of_devices(folder, results):
     checkpoints.close()
 
 
+def test_masked_tokens_are_split_over_the_axis_sequence(results):
+    """Two data shards have four rows each with three masked tokens, which the four devices of a row share: 4 x 1 logits, not 4 x 3."""
+    assert mesh_runs.RUN.shape(0).predictions == 3
+    rows = results["masked_head"]["rows"]
+    assert 4 in rows and 12 not in rows
+    # The gradients of the masked tokens are gathered, padded to four, and no whole sequence.
+    width = mesh_runs.MODEL.hidden_size
+    assert results["masked_head"]["gathered"] == [[4, 4, width]]
+
+
 @pytest.mark.xfail(
     jax.__version_info__ >= (0, 11),
     reason="newer partitioners gather a gradient of the masked-token head, whose rows have another sharding than its table",

@@ -154,7 +154,7 @@ def token_logits(hidden: jax.Array, word_table: jax.Array, bias: jax.Array | Non
     logits = product(hidden, word_table)
     if bias is not None:
         logits += bias
-    logits = nn.with_logical_constraint(logits, ("batch", None, "vocab"))
+    logits = nn.with_logical_constraint(logits, ("batch", "length", "vocab"))
     return jnp.where(jnp.arange(len(word_table)) < vocab_size, logits, NO_TOKEN_LOGIT)
 
 
