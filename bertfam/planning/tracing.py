@@ -139,7 +139,8 @@ class _Names:
         leaves = [leaf for leaf in jax.tree.leaves(boxed, is_leaf=_is_box) if _is_box(leaf)]
         self._parameters = {(leaf.value.size, leaf.value.dtype) for leaf in leaves}
         self._by_shape = {leaf.value.shape: leaf.names for leaf in leaves}
-        self._by_size: dict[int, str] = {}
+        # Features of masked tokens are not sharded, but their logits are, by the rule for "length".
+        self._by_size: dict[int, str] = {shape.predictions: "length"}
         for name in SUMMED_AXES:
             sizes = {size for leaf in leaves for size, axis in zip(leaf.value.shape, leaf.names, strict=True) if axis == name}
             self._by_size |= dict.fromkeys(sizes, name)

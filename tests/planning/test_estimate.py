@@ -76,6 +76,9 @@ def test_effect_of_every_option(base):
     tensor_parallel = estimate_with(base, 4, mesh=MeshShape(tensor=4))
     assert fully_sharded.activations < tensor_parallel.activations < plain.activations
     assert tensor_parallel.sent > fully_sharded.sent
+    # The logits of masked tokens are the largest arrays.
+    sequence_parallel = estimate_with(base, 4, mesh=MeshShape(sequence=4))
+    assert sequence_parallel.temporaries == pytest.approx(plain.temporaries / 4, rel=0.01)
     # With two slices of two devices, each device sends its half of the sum to the other slice. In one slice, replica equals data.
     two_slices = estimate(dataclasses.replace(base, mesh=MeshShape(replica=2)), 4, slices=2)
     assert two_slices.sent_between == pytest.approx(plain.parameters / 2, rel=0.01)

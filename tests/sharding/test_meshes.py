@@ -104,7 +104,7 @@ def test_checkpoint_is_restored_on_any_number_of_devices(folder, results):
 
 
 def test_masked_tokens_are_split_over_the_axis_sequence(results):
-    """Two data shards have four rows each with three masked tokens, which the four devices of a row share: 4 x 1 logits, not 4 x 3."""
+    """Two data shards have four rows of three masked tokens each, shared by four devices: 4 x 1 logits, not 4 x 3."""
     assert mesh_runs.RUN.shape(0).predictions == 3
     rows = results["masked_head"]["rows"]
     assert 4 in rows and 12 not in rows
