@@ -4,15 +4,17 @@ The commands that train, check, replay and evaluate a run call these steps, so t
 a collective: a command of several processes wraps each of them in `Processes.on_all`.
 """
 
+import dataclasses
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import jax
 from typing_extensions import override
 
 from bertfam.config import Config, Defaults, Override, file_binds
+from bertfam.config.objects import bind_field, find_binding
 from bertfam.data import vocabularies
 from bertfam.data.checks.vocabulary_check import check_padding_id, check_vocabulary_fits
 from bertfam.data.rows.batches import Batches
@@ -21,6 +23,9 @@ from bertfam.data.token_cache.build_process import check_buildable
 from bertfam.data.token_cache.cache import TokenCache
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
+from bertfam.layers.execution import AUTO
+from bertfam.planning.choices import EXECUTION, REFERENCES, Choice, choose, value_of, with_choices
+from bertfam.sharding.chips import memory_bytes
 from bertfam.storage.files import is_used
 from bertfam.storage.paths import to_path
 from bertfam.training.checkpoints import has_training_state
@@ -223,6 +228,81 @@ def check_checkpoint(configuration: Configuration, vocabulary: OpenVocabulary, c
         return
     given = (configuration.named.vocabulary or vocabulary.folder, vocabulary.folder)
     check_resumes(configuration.model_dir, vocabulary.run, given, checkpoint.step)
+
+
+# -- How it is computed
+
+_Configuration = TypeVar("_Configuration", bound=Configuration)
+
+
+@dataclass(frozen=True)
+class Resolved(Generic[_Configuration]):
+    """Run without any "auto" that its configuration can express.
+
+    Attributes:
+      configuration: the configuration, with a value in place of each "auto".
+      vocabulary: the vocabulary, with the run of that configuration.
+      reasons: the reason of each value that was chosen, by its name in gin files.
+    """
+
+    configuration: _Configuration
+    vocabulary: OpenVocabulary
+    reasons: dict[str, str]
+
+
+def device_memory() -> int | None:
+    """Return the bytes that a device of this process has; None if they are unknown, as for a CPU."""
+    return memory_bytes(jax.local_devices()[0])
+
+
+def resolve(
+    configuration: _Configuration, vocabulary: OpenVocabulary, checkpoint: Checkpoint, memory: int | None
+) -> Resolved[_Configuration]:
+    """Choose each "auto" of a run for its devices.
+
+    A run that resumes keeps the values that MODEL_DIR has recorded, unless a gin file or a flag binds them. Its config.gin names
+    all of them; that of a version before "auto" may name none, and means `REFERENCES`.
+
+    Args:
+      configuration: the configuration.
+      vocabulary: the vocabulary, with the sized run.
+      checkpoint: the checkpoint that the run starts from.
+      memory: bytes that a device has, equal on all processes, so that they choose alike.
+
+    Raises:
+      UserError: if sizes do not divide over the mesh.
+    """
+    config, run = configuration.config, vocabulary.run
+    choices = {name: choice for name, choice in _recorded(configuration, checkpoint).items() if value_of(run, name) == AUTO}
+    choices |= choose(with_choices(run, choices), jax.devices(), memory)
+    for name, choice in choices.items():
+        config = bind_field(config, *_place(name), choice.value, f"auto: {choice.reason}")
+    run = config.build("Run")
+    configuration = dataclasses.replace(configuration, config=config, run=run)
+    reasons = {name: choice.reason for name, choice in choices.items()}
+    return Resolved(configuration, dataclasses.replace(vocabulary, run=run.sized(vocabulary.vocabulary.size)), reasons)
+
+
+def _recorded(configuration: Configuration, checkpoint: Checkpoint) -> dict[str, Choice]:
+    """Return the values that MODEL_DIR has recorded, of the fields that no gin file or flag of the command binds."""
+    config, model_dir = configuration.config, configuration.model_dir
+    if model_dir is None or not (model_dir / "config.gin").is_file():
+        return {}
+    saved, recorded = read_run(model_dir), dict[str, Choice]()
+    for name, reference in REFERENCES.items():
+        binding = find_binding(config, *_place(name))
+        if binding is not None and binding.origin.source not in config.saved_sources:
+            continue
+        value = value_of(saved, name)
+        if value != AUTO or checkpoint.resumes:
+            recorded[name] = Choice(reference if value == AUTO else value, "as before")
+    return recorded
+
+
+def _place(name: str) -> tuple[Sequence[str], str]:
+    """Return the path from the run to the object that has a field of `REFERENCES`, and the field."""
+    is_execution = name.startswith(EXECUTION)
+    return ("Run", "objective", "execution") if is_execution else ("Run",), name.rpartition(".")[2]
 
 
 # -- Model on its mesh

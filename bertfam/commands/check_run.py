@@ -3,7 +3,7 @@
 import argparse
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,13 +44,12 @@ class Report:
 
 def run(args: argparse.Namespace) -> int:
     """Check; return the exit status."""
-    configuration = _open_configuration(args)
-    vocabulary = session.open_vocabulary(configuration)
-    checkpoint = _check_model_dir(configuration, vocabulary)
+    resolved, checkpoint = _open_configuration(args)
+    configuration, vocabulary = resolved.configuration, resolved.vocabulary
     model = session.open_model(vocabulary.run, vocabulary.vocabulary)
     if checkpoint.step is None:
         objective_warm_start(model.trainer.run, model.aux, vocabulary.vocabulary)
-    report = _inspect(vocabulary, model, look_for_duplicates=args.duplicates)
+    report = _inspect(vocabulary, model, resolved.reasons, look_for_duplicates=args.duplicates)
     warn(report.warnings)
     if args.json:
         _print_json(report, configuration if args.show else None)
@@ -62,15 +61,22 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _open_configuration(args: argparse.Namespace) -> session.Configuration:
-    """Load the configuration, and print it if --show asks for it, before anything else may be refused."""
+def _open_configuration(args: argparse.Namespace) -> tuple[session.Resolved[session.Configuration], session.Checkpoint]:
+    """Load the configuration and resolve it; --show prints it, even if something else is refused before it is resolved."""
     model_dir = to_path(args.model_dir) if args.model_dir else None
     config = flags.load_config(args, session.find_gin_files(args.gin_file, model_dir))
     config = session.with_implied_vocabulary(config, model_dir)
-    if args.show and not args.json:
-        print(config.show())
-    run = config.build("Run")
-    return session.Configuration(model_dir, config, run, flags.named_text(args, run.data))
+    try:
+        run = config.build("Run")
+        configuration = session.Configuration(model_dir, config, run, flags.named_text(args, run.data))
+        vocabulary = session.open_vocabulary(configuration)
+        checkpoint = _check_model_dir(configuration, vocabulary)
+        resolved = session.resolve(configuration, vocabulary, checkpoint, session.device_memory())
+        config = resolved.configuration.config
+    finally:
+        if args.show and not args.json:
+            print(config.show())
+    return resolved, checkpoint
 
 
 def _check_model_dir(configuration: session.Configuration, vocabulary: session.OpenVocabulary) -> session.Checkpoint:
@@ -86,14 +92,16 @@ def _check_model_dir(configuration: session.Configuration, vocabulary: session.O
     return checkpoint
 
 
-def _inspect(vocabulary: session.OpenVocabulary, model: session.Model, *, look_for_duplicates: bool) -> Report:
+def _inspect(
+    vocabulary: session.OpenVocabulary, model: session.Model, reasons: Mapping[str, str], *, look_for_duplicates: bool
+) -> Report:
     """Make the plan, and inspect the text without building the token cache."""
     trainer, run, cache, pieces = model.trainer, vocabulary.run, vocabulary.cache, vocabulary.vocabulary
     counts = {"train": cache.counts("train")} if cache else {}
     data = session.open_data(run, cache, pieces) if cache else None
     if data:
         trainer.count_flops(data.training)
-    plan = make_plan(run, trainer.mesh, trainer.abstract_state, trainer.tensors, counts, trainer.flops_per_step)
+    plan = make_plan(run, trainer.mesh, trainer.abstract_state, trainer.tensors, counts, trainer.flops_per_step, reasons)
     if cache and data:
         lines = _cache_warnings(run, cache, pieces, data)
     else:

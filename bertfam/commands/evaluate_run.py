@@ -23,6 +23,7 @@ from bertfam.evaluation.minimal_pairs import CHANCE, PairCounts, compare, read_p
 from bertfam.evaluation.perplexity import lacks_words, perplexities
 from bertfam.evaluation.sentence_scores import scorer
 from bertfam.interop.folders import is_huggingface
+from bertfam.planning.choices import choose_execution, with_choices
 from bertfam.sharding.mesh import MeshShape
 from bertfam.storage.paths import to_path
 from bertfam.training.checkpoints import selection
@@ -138,6 +139,8 @@ def _score(model_dir: str, evaluation: Evaluation) -> Scores:
     execution = dataclasses.replace(model.run.objective.execution, attention="auto")
     objective: Any = dataclasses.replace(cast(Any, model.run.objective), execution=execution)
     run = dataclasses.replace(model.run, objective=objective, stages=(evaluation.stage,), microbatches=1)
+    # An imported model has not been trained, and its run leaves the choice to the devices.
+    run = with_choices(run, choose_execution(objective, evaluation.mesh.devices.flat[0].platform))
     trainer = Trainer(run, evaluation.mesh)
     missing = sorted(trainer.shardings.params.keys() - model.params.keys())
     if missing:

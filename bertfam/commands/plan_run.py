@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from bertfam.commands import flags, plan_search
 from bertfam.data import vocabularies
 from bertfam.errors import UserError, warn
 from bertfam.planning.advice import Advice, Builder, advice_text, advise, least_devices, most_rows
+from bertfam.planning.choices import Choices, choose, with_choices
 from bertfam.planning.programs import KINDS, Job, Kind, jobs
 from bertfam.planning.report import Row, largest_text, tables
 from bertfam.planning.report import row as make_row
@@ -23,14 +25,23 @@ from bertfam.planning.slices import Slice
 from bertfam.planning.tracing import traces_for
 from bertfam.sharding.chips import memory_bytes
 from bertfam.training.run import Run
-from bertfam.training.run_plan import duration
+from bertfam.training.run_plan import duration, execution_settings, execution_text
 
 
 @dataclass(frozen=True)
 class Planned:
-    """Programs of the run on a slice."""
+    """Programs of the run on a slice.
+
+    Attributes:
+      slice: the slice.
+      run: the run, with a choice for the slice in place of each "auto".
+      choices: the choices.
+      jobs: the programs.
+    """
 
     slice: Slice
+    run: Run
+    choices: Choices
     jobs: list[Job]
 
 
@@ -39,12 +50,14 @@ class Results:
     """Results of a plan.
 
     Attributes:
+      plans: the slices, with what was chosen for each.
       rows: a row for each program on each slice.
       shardings: shardings of every parameter, moment and feature, by slice.
       advice: advice by slice, as a value and as text, for the slices on which a training step does not fit.
       most_rows: largest number of rows per device, by slice.
     """
 
+    plans: list[Planned]
     rows: list[Row]
     shardings: dict[str, Any]
     advice: dict[str, tuple[Advice | None, str]]
@@ -61,13 +74,13 @@ def run(args: argparse.Namespace, slices: Sequence[Slice]) -> int:
     split = {plan.slice.name: shardings(plan.jobs[0].trainer) for plan in plans if args.shardings and plan.jobs}
     rows = _compile([(plan.slice, job) for plan in plans for job in plan.jobs])
     if not args.json:
-        _print_tables(rows, split)
-    advice = {} if args.no_advice else _advise(build, slices, rows, 60 * args.advice_minutes)
+        _print_tables(plans, rows, split)
+    advice = {} if args.no_advice else _advise(build, plans, rows, 60 * args.advice_minutes)
     if not args.json:
         _print_each(text for _, text in advice.values())
-    most = _find_most_rows(run, slices) if args.most_rows else {}
+    most = _find_most_rows(plans) if args.most_rows else {}
     if args.json:
-        _print_json(Results(rows, split, advice, most), run, plans[0].jobs[0], show_shardings=args.shardings)
+        _print_json(Results(plans, rows, split, advice, most), run, plans[0].jobs[0], show_shardings=args.shardings)
     else:
         length = run.stages[-1].length
         _print_each(
@@ -83,7 +96,9 @@ def _lay_out(run: Run, slices: Sequence[Slice], programs: Sequence[Kind] | None)
     for slice in slices:
         devices = slice.devices()
         try:
-            plans.append(Planned(slice, jobs(run, run.mesh.build(devices), programs or KINDS)))
+            choices = choose(run, devices, memory_bytes(devices[0]), partial(_report_of, slice.name))
+            chosen = with_choices(run, choices)
+            plans.append(Planned(slice, chosen, choices, jobs(chosen, chosen.mesh.build(devices), programs or KINDS)))
         except UserError as error:
             raise UserError(f"{slice.name}: {error}") from error
     compiled = {job.kind for plan in plans for job in plan.jobs}
@@ -97,14 +112,24 @@ def _print_json(results: Results, run: Run, job: Job, *, show_shardings: bool) -
     model = {"parameters": sum(leaf.size for leaf in leaves), "vocab_size": run.objective.model.vocab_size}
     advice = {name: advice and dataclasses.asdict(advice) for name, (advice, _) in results.advice.items()}
     result = model | {"programs": results.rows, "advice": advice, "most_rows": results.most_rows}
+    result["execution"] = {
+        plan.slice.name: {
+            "values": execution_settings(plan.run),
+            "reasons": {name: choice.reason for name, choice in plan.choices.items()},
+        }
+        for plan in results.plans
+    }
     print(json.dumps(result | ({"shardings": results.shardings} if show_shardings else {})))
 
 
-def _print_tables(rows: Sequence[Row], shardings: Mapping[str, Any]) -> None:
-    """Print the shardings and the compiled programs, before searches that take minutes."""
+def _print_tables(plans: Sequence[Planned], rows: Sequence[Row], shardings: Mapping[str, Any]) -> None:
+    """Print what was chosen, the shardings and the compiled programs, before searches that take minutes."""
     for name, table in shardings.items():
         print(f"-- {name}\n{shardings_text(table)}\n")
-    print(tables(rows))
+    for plan in plans:
+        reasons = {name: choice.reason for name, choice in plan.choices.items()}
+        print(f"{plan.slice.name}: {execution_text(execution_settings(plan.run), reasons)}")
+    print(f"\n{tables(rows)}")
     for row in rows:
         if not row["fits"]:
             print(f"\n{largest_text(row)}")
@@ -119,6 +144,10 @@ def _print_each(texts: Iterable[str]) -> None:
 def _report(line: str) -> None:
     """Report progress on stderr."""
     print(line, file=sys.stderr, flush=True)
+
+
+def _report_of(slice: str, line: str) -> None:
+    _report(f"{slice}: {line}")
 
 
 def _make_builder(args: argparse.Namespace) -> Builder:
@@ -166,30 +195,37 @@ def _compile(jobs: Sequence[tuple[Slice, Job]]) -> list[Row]:
     return rows
 
 
-def _advise(build: Builder, slices: Sequence[Slice], rows: Sequence[Row], seconds: float) -> dict[str, tuple[Advice | None, str]]:
+def _advise(
+    build: Builder, plans: Sequence[Planned], rows: Sequence[Row], seconds: float
+) -> dict[str, tuple[Advice | None, str]]:
     """Return advice by slice, as a value and as text, for the slices on which a training step does not fit."""
     result = {}
-    for slice in slices:
+    for plan in plans:
+        slice, choices = plan.slice, plan.choices
         devices = slice.devices()
         memory = memory_bytes(devices[0])
+
+        def build_chosen(lines: Sequence[str], choices: Choices = choices) -> Run:
+            return with_choices(build(lines), choices)
+
         if memory and any(row["slice"] == slice.name and row["kind"] == "train" and not row["fits"] for row in rows):
             _report(f"{slice.name}: searching for a change that fits, {duration(seconds)} and one compilation at most")
             with traces_for(devices[0].platform):
-                found = advise(build, devices, memory, _report, seconds)
-                least = None if found.advice or not found.complete else least_devices(build(()), memory)
+                found = advise(build_chosen, devices, memory, _report, seconds)
+                least = None if found.advice or not found.complete else least_devices(plan.run, memory)
             result[slice.name] = found.advice, advice_text(found, slice.name, len(devices), memory, least)
     return result
 
 
-def _find_most_rows(run: Run, slices: Sequence[Slice]) -> dict[str, int]:
+def _find_most_rows(plans: Sequence[Planned]) -> dict[str, int]:
     """Return the largest number of rows per device, by slice; warn about a slice whose memory is unknown."""
     result = {}
-    for slice in slices:
-        devices = slice.devices()
+    for plan in plans:
+        slice, devices = plan.slice, plan.slice.devices()
         if memory := memory_bytes(devices[0]):
             _report(f"{slice.name}: searching for the most rows that fit")
             with traces_for(devices[0].platform):
-                result[slice.name] = most_rows(run, devices, memory, _report)
+                result[slice.name] = most_rows(plan.run, devices, memory, _report)
         else:
             warn([f"{slice.name}: the memory of {devices[0].device_kind} is unknown, so --most_rows is skipped"])
     return result

@@ -62,6 +62,7 @@ class Job:
       cache: its token cache.
       data: its batches.
       profiled: the first and the last update to profile.
+      reasons: the reason of each value that was chosen for the devices, by its name in gin files.
     """
 
     processes: Processes
@@ -73,6 +74,7 @@ class Job:
     cache: TokenCache
     data: session.RunData
     profiled: tuple[int, int] | None
+    reasons: dict[str, str]
 
     @property
     def run(self) -> Run:
@@ -152,10 +154,12 @@ def _open(args: argparse.Namespace, processes: Processes, teacher: session.Teach
         vocabulary = session.open_vocabulary(configuration)
     _lock_folder(processes, configuration.model_dir)
     checkpoint, init = _open_checkpoint(args, processes, configuration, vocabulary)
+    resolved = _resolve(processes, configuration, vocabulary, checkpoint)
+    configuration, vocabulary = resolved.configuration, resolved.vocabulary
     model, warm_start = _open_model(processes, configuration, vocabulary, checkpoint, init, teachers, phase_timer)
     cache, data = _open_data(processes, configuration, vocabulary, checkpoint, phase_timer)
     model.trainer.count_flops(data.training)
-    job = Job(processes, configuration, vocabulary, checkpoint, init, model.trainer, cache, data, profiled)
+    job = Job(processes, configuration, vocabulary, checkpoint, init, model.trainer, cache, data, profiled, resolved.reasons)
     return job, InitialState(warm_start, model.aux)
 
 
@@ -224,6 +228,21 @@ def _open_checkpoint(
         with processes.on_all("the checkpoint"):
             session.check_checkpoint(configuration, vocabulary, checkpoint)
     return checkpoint, init
+
+
+def _resolve(
+    processes: Processes,
+    configuration: session.TrainingConfiguration,
+    vocabulary: session.OpenVocabulary,
+    checkpoint: session.Checkpoint,
+) -> session.Resolved[session.TrainingConfiguration]:
+    """Choose each "auto" of the run for the devices, alike on all processes."""
+    memory = processes.on_first("the memory of the devices", session.device_memory)
+    with processes.on_all("the choice of each auto"):
+        resolved = session.resolve(configuration, vocabulary, checkpoint, memory)
+    # Compiled programs confirm some choices, and compilers need not agree.
+    processes.check_same("choice of each auto", resolved.configuration.config.text().splitlines())
+    return resolved
 
 
 def _open_model(
@@ -309,7 +328,7 @@ def _print_plan(args: argparse.Namespace, job: Job, initial: InitialState) -> di
             ]
         )
     counts = {split: job.cache.counts(split) for split in SPLITS}
-    plan = make_plan(job.run, trainer.mesh, trainer.abstract_state, trainer.tensors, counts, trainer.flops_per_step)
+    plan = make_plan(job.run, trainer.mesh, trainer.abstract_state, trainer.tensors, counts, trainer.flops_per_step, job.reasons)
     if not processes.alone:
         plan["processes"] = {"source": processes.source, "hosts": processes.hosts}
     print(plan_text(plan), flush=True)

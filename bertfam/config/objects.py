@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,6 +59,34 @@ def described_object(config: Config, path: Sequence[str]) -> tuple[type, dict[st
     _, selector, scopes = place
     bound = lint.bound(config.bindings, selector, scopes)
     return registry.get(selector).wrapped, {name: lint.resolve(own.value, config.bindings) for name, own in bound.items()}
+
+
+def find_binding(config: Config, path: Sequence[str], field: str) -> Binding | None:
+    """Return the binding of a field of the object at a place of the configuration; None if nothing binds it."""
+    place = _find_class(config.bindings, *path)
+    return None if place is None else lint.bound(config.bindings, *place).get(field)
+
+
+def bind_field(config: Config, path: Sequence[str], field: str, value: Any, origin: str) -> Config:
+    """Bind a field of the object at a place of the configuration, instead of its present binding.
+
+    An object that no reference names, because it is the default of its owner, gets a reference. The configuration does not change
+    if the place cannot be described.
+    """
+    live = dict(config.bindings)
+    if path[1:] and (owner := _find_class(live, *path[:-1])) and path[-1] not in lint.bound(live, *owner):
+        default = inspect.signature(registry.get(owner[0]).wrapped).parameters.get(path[-1])
+        cls = type(default.default) if default else object
+        if found := registry.find(f"{cls.__module__}.{cls.__qualname__}"):
+            reference = Reference((), registry.short_name(found[0].selector), evaluated=True)
+            binding = Binding("", owner[0], path[-1], reference, Origin(origin))
+            live[binding.key] = binding
+    place = _find_class(live, *path)
+    if place is None:
+        return config
+    own = lint.bound(live, *place).get(field) or Binding("", place[0], field, value, Origin(origin))
+    live[own.key] = dataclasses.replace(own, value=value, origin=Origin(origin))
+    return dataclasses.replace(config, bindings=lint.reduce(live))
 
 
 def replace_object(config: Config, path: Sequence[str], value: Any, origin: str, kept: Collection[str] = ()) -> Replacement:
@@ -122,6 +151,14 @@ def _find(live: lint.Bindings, root: str, *path: str) -> tuple[Binding, str, tup
             return None
         selector, scopes = registry.find(binding.value.name)[0].selector, binding.value.scopes or scopes
     return None if binding is None else (binding, selector, scopes)
+
+
+def _find_class(live: lint.Bindings, root: str, *path: str) -> tuple[str, tuple[str, ...]] | None:
+    """Return the selector of the object at a path and the scopes in which it is built; None if a step has no reference."""
+    if not path:
+        return registry.find(root)[0].selector, ()
+    found = _find(live, root, *path)
+    return None if found is None else found[1:]
 
 
 def _is_flag(origin: Origin) -> bool:

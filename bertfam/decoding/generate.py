@@ -98,7 +98,7 @@ def generate(
         boxed = jax.eval_shape(lambda key: init_language_model(model.config, key), jax.random.key(0))
         params = jax.device_put(model.params, state_shardings(boxed, mesh))
     # "float32" alone would mean TF32 on GPUs and bfloat16 passes on TPUs.
-    precision = jax.default_matmul_precision("highest") if execution.dtype == "float32" else contextlib.nullcontext()
+    precision = jax.default_matmul_precision("highest") if execution.concrete.dtype == "float32" else contextlib.nullcontext()
     found: dict[int, list[Text]] = {}
     with _on(mesh), precision:
         for begin in range(0, len(order), rows):

@@ -1,5 +1,6 @@
 """Execution options of a model: precision, loop over layers, rematerialisation, attention backend."""
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -9,43 +10,57 @@ from jax.typing import DTypeLike
 from bertfam.errors import UserError
 from bertfam.kernels.attention.choice import backend_names
 
-ComputeDtype = Literal["float32", "bfloat16"]
-LayerLoop = Literal["scan", "unroll"]
-Remat = Literal["none", "full", "dots"]
+AUTO = "auto"
+ComputeDtype = Literal["auto", "float32", "bfloat16"]
+LayerLoop = Literal["auto", "scan", "unroll"]
+Remat = Literal["auto", "none", "full", "dots"]
 
 DTYPES: dict[ComputeDtype, DTypeLike] = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
+# Values that "auto" stands for where no run chooses one for its devices.
+REFERENCE = {"dtype": "float32", "layers": "scan", "remat": "none"}
 
 
 @dataclass(frozen=True)
 class Execution:
     """Options that change speed and memory, never parameters or (up to rounding) results.
 
+    A run replaces each "auto" by a choice for its devices (`bertfam.planning.choices`), says which in its plan, and records it in
+    its config.gin. A model that is used without a run computes in float32 and scans its layers.
+
     Attributes:
-      dtype: dtype of activations and matrix products, "float32" or "bfloat16". Parameters stay float32.
-      layers: "scan" compiles one layer and loops over it; "unroll" compiles every layer.
+      dtype: dtype of activations and matrix products, "float32" or "bfloat16"; "auto" is bfloat16 on GPUs and TPUs, float32 on
+        CPUs. Parameters stay float32.
+      layers: "scan" compiles one layer and loops over it; "unroll" compiles every layer; "auto" unrolls on GPUs, unless the model
+        is very deep.
       remat: recomputation in the backward pass: "none", "full" (every layer from its input) or "dots" (all but the
-        results of matrix products with weights).
+        results of matrix products with weights); "auto" is "none" unless the memory of the devices requires more.
       attention: "auto" or the name of one backend of `bertfam.kernels.attention.choice`.
 
     Raises:
       UserError: for a value outside these lists.
     """
 
-    dtype: ComputeDtype = "float32"
-    layers: LayerLoop = "scan"
-    remat: Remat = "none"
-    attention: str = "auto"
+    dtype: ComputeDtype = "auto"
+    layers: LayerLoop = "auto"
+    remat: Remat = "auto"
+    attention: str = AUTO
 
     def __post_init__(self) -> None:
         for name, allowed in (("dtype", ComputeDtype), ("layers", LayerLoop), ("remat", Remat)):
             value = getattr(self, name)
             if value not in get_args(allowed):
                 raise UserError(f"Execution.{name} = {value!r} is not one of {', '.join(get_args(allowed))}")
-        if self.attention != "auto" and self.attention not in backend_names():
-            names = ", ".join(("auto", *backend_names()))
+        if self.attention != AUTO and self.attention not in backend_names():
+            names = ", ".join((AUTO, *backend_names()))
             raise UserError(f"Execution.attention = {self.attention!r} is not one of {names}")
+
+    @property
+    def concrete(self) -> "Execution":
+        """The options with `REFERENCE` in place of each "auto"; attention is chosen for each request."""
+        changed = {name: value for name, value in REFERENCE.items() if getattr(self, name) == AUTO}
+        return dataclasses.replace(self, **changed)  # type: ignore[arg-type]
 
     @property
     def compute_dtype(self) -> DTypeLike:
         """The dtype of activations as an object."""
-        return DTYPES[self.dtype]
+        return DTYPES[self.concrete.dtype]

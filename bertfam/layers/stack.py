@@ -68,6 +68,7 @@ class Stack(nn.Module):
         self._check(params)
         common = {name: jax.tree.map(lambda leaf: jnp.squeeze(leaf, 0), params[name]) for name in self.shared}
         params = {name: value for name, value in params.items() if name not in common}
+        execution = self.execution.concrete
         dropout_key = self.make_rng("dropout") if self.has_rng("dropout") else None
 
         def run_layer(block, carry, own, layer, common, shared):
@@ -81,12 +82,12 @@ class Stack(nn.Module):
             """Run `count` layers from layer `first` on, which has the first kind."""
             outputs = []
             for place, slice_ in enumerate(_unstacked(own, count)):
-                run = _rematerialised(partial(run_layer, blocks[place % len(blocks)]), self.execution.remat, in_loop)
+                run = _rematerialised(partial(run_layer, blocks[place % len(blocks)]), execution.remat, in_loop)
                 carry, output = run(carry, slice_, first + place, common, shared)
                 outputs.append(output)
             return carry, jax.tree.map(lambda *layers: jnp.stack(layers), *outputs)
 
-        if self.execution.layers == "unroll":
+        if execution.layers == "unroll":
             return run_layers(carry, own, 0, self.length, False)
         period = len(blocks)
         looped = self.length // period * period

@@ -77,12 +77,12 @@ def _remats(run: Run) -> list[Change]:
     levels = list(REMATS)
     return [
         Change(partial(with_remat, remat=level), (f'Execution.remat = "{level}"',), REMATS[level])
-        for level in levels[levels.index(run.objective.execution.remat) + 1 :]
+        for level in levels[levels.index(run.objective.execution.concrete.remat) + 1 :]
     ]
 
 
 def _microbatches(run: Run) -> list[Change]:
-    counts = [run.microbatches * 2**power for power in range(1, min(map(_batch_of, run.stages)).bit_length())]
+    counts = [run.microbatch_count * 2**power for power in range(1, min(map(_batch_of, run.stages)).bit_length())]
     return [
         Change(
             partial(dataclasses.replace, microbatches=count),

@@ -70,7 +70,7 @@ def estimate(run: Run, devices: int, *, slices: int = 1, stage: int = -1) -> Est
     stage %= len(run.stages)
     rules, batch_size, shape = run.mesh.rules, run.stages[stage].batch_size, run.shape(stage)
     mesh = AbstractMesh(run.mesh.sizes(devices, slices), AXES)
-    check_batch(batch_size, run.microbatches, mesh, rules)
+    check_batch(batch_size, run.microbatch_count, mesh, rules)
     features = padded_decoder_rows(run.objective.features(shape), mesh, rules)
     batch = sum(
         math.prod(sharding.shard_shape((batch_size, *features[name].shape))) * jnp.dtype(features[name].dtype).itemsize
@@ -82,7 +82,7 @@ def estimate(run: Run, devices: int, *, slices: int = 1, stage: int = -1) -> Est
     optimizer = _bytes((boxed.opt_state, boxed.average), (shardings.opt_state, shardings.average))
     constant = _bytes((boxed.carry, boxed.aux), (shardings.carry, shardings.aux))
 
-    device = _Device(dict(mesh.shape), slices, rules, batch_size / run.microbatches)
+    device = _Device(dict(mesh.shape), slices, rules, batch_size / run.microbatch_count)
     key = ("gradient", run.objective, shape._replace(rows=1), traced_platform())  # the trace is per row
     traced = _cached(key, lambda: trace(run.objective, shape, (boxed.params, boxed.carry, boxed.aux)))
     itemsize = jnp.dtype(run.objective.execution.compute_dtype).itemsize
@@ -91,13 +91,13 @@ def estimate(run: Run, devices: int, *, slices: int = 1, stage: int = -1) -> Est
     return Estimate(
         parameters=parameters + constant,
         optimizer=optimizer,
-        gradients=parameters * (1 if run.microbatches == 1 else 2),
+        gradients=parameters * (1 if run.microbatch_count == 1 else 2),
         activations=round(sum(map(device.bytes, traced.residuals))),
         # The largest array and its gradient; the largest parameter that is gathered, and its gradient, both float32.
         temporaries=round(batch + 2 * device.bytes(traced.largest) + 2 * 4 * max(map(device.gathered_at_once, leaves))),
         flops=traced.flops * batch_size / mesh.size,
-        sent=run.microbatches * sent,
-        sent_between=run.microbatches * sent_between,
+        sent=run.microbatch_count * sent,
+        sent_between=run.microbatch_count * sent_between,
     )
 
 

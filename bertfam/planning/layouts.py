@@ -83,8 +83,8 @@ def describe_layout(run: Run) -> str:
     axes = [f"{axis} {size}" for axis in AXES if (size := getattr(run.mesh, axis)) > 1]
     zero1 = ", zero1" if run.mesh.zero1 else ""
     return (
-        f"{' x '.join(axes) or '1 device'}{zero1}, remat {run.objective.execution.remat}, "
-        f"{run.microbatches} microbatch{'' if run.microbatches == 1 else 'es'}"
+        f"{' x '.join(axes) or '1 device'}{zero1}, remat {run.objective.execution.concrete.remat}, "
+        f"{run.microbatch_count} microbatch{'' if run.microbatch_count == 1 else 'es'}"
     )
 
 

@@ -72,7 +72,7 @@ class Program:
         full_state, batch, gradients = trainer.abstract_state, trainer.abstract_batch(self.job.stage), 0
         state = full_state if self.job.kind == "train" else full_state._replace(opt_state={}, average={})
         if self.job.kind == "train":
-            gradients = 1 if trainer.run.microbatches == 1 else 2
+            gradients = 1 if trainer.run.microbatch_count == 1 else 2
         if self.job.kind == "decode":
             batch = {}
         if self.compiled is not None:

@@ -44,7 +44,7 @@ def row(program: Program, slice: Slice) -> dict[str, Any]:
         "rows": job.rows,
         "length": job.length,
         "rows_per_device": job.rows / _parts(job.trainer.run.mesh.rules.axes("batch"), mesh),
-        "microbatches": job.trainer.run.microbatches if job.kind == "train" else 1,
+        "microbatches": job.trainer.run.microbatch_count if job.kind == "train" else 1,
         "attention": attention,
         "fits": program.fits(limit),
         "memory": dataclasses.asdict(memory) | {"total": memory.total},

@@ -11,6 +11,7 @@ from bertfam.errors import UserError
 from bertfam.planning.advice import Builder, Report, no_report, usable
 from bertfam.planning.bounds import Bound, bound, moved_bytes, sent_bytes
 from bertfam.planning.changes import mesh_lines
+from bertfam.planning.choices import choose_execution, with_choices
 from bertfam.planning.hlo.collectives import collectives
 from bertfam.planning.layouts import Layout, describe_layout, heaviest, layouts
 from bertfam.planning.programs import TRAINING, Program, jobs
@@ -42,9 +43,16 @@ def search(build: Builder, devices: Sequence[jax.Device], chip: Chip, memory: in
     Raises:
       UserError: if no layout divides or is estimated to fit, or if lines of gin cannot change the run to a layout.
     """
-    run = build(())
+    platform = devices[0].platform
+
+    def build_chosen(lines: Sequence[str]) -> Run:
+        """Build the run with the choices that the search does not make."""
+        run = build(lines)
+        return with_choices(run, choose_execution(run.objective, platform))
+
+    run = build_chosen(())
     report(f"estimating the layouts of {len(devices)} devices")
-    with traces_for(devices[0].platform):
+    with traces_for(platform):
         left = layouts(run, len(devices), slices_of(devices), chip, usable(memory))
     if not left:
         raise UserError(
@@ -54,7 +62,7 @@ def search(build: Builder, devices: Sequence[jax.Device], chip: Chip, memory: in
     while left and len(done) < COMPILED:
         layout = left[0]
         report(f"[{len(done) + 1}/{COMPILED}] {describe_layout(layout.run)}")
-        laid_out = _build_layout(build, layout.run)
+        laid_out = _build_layout(build_chosen, layout.run)
         (job,) = (job for job in jobs(laid_out, laid_out.mesh.build(devices), TRAINING) if job.stage == heaviest(run))
         program = job.compile()
         done.append(dataclasses.replace(layout, run=laid_out, program=program, bound=_bound_of(program, layout, chip)))
@@ -77,8 +85,8 @@ def rows(layouts: Sequence[Layout], chip: Chip, memory: int) -> list[dict[str, A
         {
             "layout": describe_layout(layout.run),
             "mesh": {name: getattr(layout.run.mesh, name) for name in (*AXES, "zero1")},
-            "remat": layout.run.objective.execution.remat,
-            "microbatches": layout.run.microbatches,
+            "remat": layout.run.objective.execution.concrete.remat,
+            "microbatches": layout.run.microbatch_count,
             "estimated_bytes": layout.estimated.total,
             "bytes": layout.bytes,
             "fits": fits(layout, memory),
@@ -145,8 +153,8 @@ def gin_text(layout: Layout, slice: str, memory: int, command: str) -> str:
 
 
 def _lines(run: Run) -> tuple[str, ...]:
-    remat = run.objective.execution.remat
-    return (*mesh_lines(run.mesh), f"Run.microbatches = {run.microbatches}", f'Execution.remat = "{remat}"')
+    remat = run.objective.execution.concrete.remat
+    return (*mesh_lines(run.mesh), f"Run.microbatches = {run.microbatch_count}", f'Execution.remat = "{remat}"')
 
 
 def _build_layout(build: Builder, wanted: Run) -> Run:
@@ -155,7 +163,7 @@ def _build_layout(build: Builder, wanted: Run) -> Run:
     matches = {
         "MeshShape": built.mesh == wanted.mesh,
         "Run.microbatches": built.microbatches == wanted.microbatches,
-        "Execution.remat": built.objective.execution.remat == wanted.objective.execution.remat,
+        "Execution.remat": built.objective.execution.concrete.remat == wanted.objective.execution.remat,
     }
     if kept := [name for name, is_equal in matches.items() if not is_equal]:
         raise UserError(

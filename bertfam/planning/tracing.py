@@ -66,8 +66,11 @@ class GradientTrace:
 
 
 @contextmanager
-def traces_for(platform: str) -> Iterator[None]:
-    """Trace programs for this platform, "cpu", "gpu" or "tpu", in this context: attention then has the platform's backend."""
+def traces_for(platform: str | None) -> Iterator[None]:
+    """Trace programs for this platform, "cpu", "gpu" or "tpu", in this context: attention then has the platform's backend.
+
+    None traces for the devices of this process.
+    """
     token = _PLATFORM.set(platform)
     try:
         yield

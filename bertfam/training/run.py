@@ -39,7 +39,8 @@ class Run:
       non_finite: policy for an update whose loss or gradient is not finite. "raise" ends the run with a line that names the step,
         "skip" continues without that update; neither applies it to the parameters.
       mesh: layout of the devices.
-      microbatches: number of pieces in which each batch is computed.
+      microbatches: number of pieces in which each batch is computed; "auto" is the least number with which a step fits the memory
+        of the devices.
       seed: random seed.
       log_every: updates between lines of metrics.
       inspect_every: updates between inspections of the step (see `make_inspection`), each of which takes about as long as a step;
@@ -67,7 +68,7 @@ class Run:
     average_decay: float | None = None
     non_finite: NonFinite = "raise"
     mesh: MeshShape = MeshShape()
-    microbatches: int = 1
+    microbatches: int | Literal["auto"] = "auto"
     seed: int = 0
     log_every: int = 50
     inspect_every: int = 0
@@ -90,7 +91,7 @@ class Run:
         if self.average_decay is not None and not 0 <= self.average_decay < 1:
             raise ValueError(f"average_decay {self.average_decay} is not in [0, 1); None keeps no average")
         for name in ("microbatches", "log_every", "checkpoint_every"):
-            if getattr(self, name) < 1:
+            if getattr(self, name) != "auto" and getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)} is less than 1")
         for name in ("eval_every", "inspect_every", "digest_every", "sample_every"):
             if getattr(self, name) < 0:
@@ -159,6 +160,11 @@ class Run:
                 f"the decoder of {type(self.objective.model).__name__} starts with {model_start}, but rows of {noise} with "
                 f'{row_start}: set {noise}.start = "{model_start}"'
             )
+
+    @property
+    def microbatch_count(self) -> int:
+        """Number of pieces in which each batch is computed; 1 for an "auto" that is not resolved."""
+        return 1 if self.microbatches == "auto" else self.microbatches
 
     @property
     def most_eval_batches(self) -> int | None:

@@ -1,6 +1,7 @@
 """Plan of a run, printed before training."""
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ def make_plan(
     tensors: Any,
     counts: Mapping[str, Mapping[str, int]],
     flops_per_step: Sequence[int] | None = None,
+    reasons: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return the plan of a run, a dict that can be written as JSON.
 
@@ -38,6 +40,7 @@ def make_plan(
       tensors: description of the parameters (see `optimizers.tensors.describe`).
       counts: number of documents, sentences and tokens by split.
       flops_per_step: FLOPs of an update of each stage; None: those of rows of one example.
+      reasons: the reason of each value that was chosen for the devices, by its name in gin files.
     """
     device, optimizer = mesh.devices.flat[0], run.optimizer
     stages = []
@@ -65,8 +68,27 @@ def make_plan(
         "peak_flops_per_device": peak_flops(device),
         "state_bytes_per_device": sum(local_bytes(leaf) for leaf in jax.tree.leaves(state._replace(aux={}))),
         "aux_bytes_per_device": {name: sum(map(local_bytes, jax.tree.leaves(tree))) for name, tree in state.aux.items()},
-        "microbatches": run.microbatches,
+        "microbatches": run.microbatch_count,
+        "execution": execution_settings(run),
+        "reasons": dict(reasons or {}),
     }
+
+
+def execution_settings(run: Run) -> dict[str, Any]:
+    """Return how a run is computed, by names in gin files; attention is chosen for each stage."""
+    execution = dataclasses.asdict(run.objective.execution.concrete)
+    values = {f"Execution.{name}": value for name, value in execution.items() if name != "attention"}
+    return values | {"Run.microbatches": run.microbatch_count}
+
+
+def execution_text(execution: Mapping[str, Any], reasons: Mapping[str, str]) -> str:
+    """Format how a run is computed, and why: dtype float32, layers scan (cpu), remat full, microbatches 2."""
+    groups = itertools.groupby(execution, key=lambda name: reasons.get(name, ""))
+    texts = []
+    for reason, names in groups:
+        values = ", ".join(f"{name.rpartition('.')[2]} {execution[name]}" for name in names)
+        texts.append(f"{values} ({reason})" if reason else values)
+    return ", ".join(texts)
 
 
 _NO_ATTENTION = "none"
@@ -88,7 +110,7 @@ def describe_attention(objective: Objective, shape: RowShape) -> str:
 def _encoder_attention(config: MaskedLmConfig, execution: Execution, shape: RowShape) -> str:
     dropout = config.attention_dropout_rate
     length = shape.length + getattr(config, "num_extra_tokens", 0)
-    request = Request(execution.dtype, length, config.head_dim, packed=shape.examples > 1, dropout_rate=dropout)
+    request = Request(execution.concrete.dtype, length, config.head_dim, packed=shape.examples > 1, dropout_rate=dropout)
     requests = dict.fromkeys(dataclasses.replace(request, pattern=pattern).here() for pattern in config.patterns)
     reasons = {_attended(request): choose(request, execution.attention)[1] for request in requests}
     return _once_or_by_name(reasons, ", ")
@@ -149,6 +171,7 @@ def plan_text(plan: Mapping[str, Any]) -> str:
             f"processes    {len(hosts)} on {len(set(hosts))} host{'' if len(set(hosts)) == 1 else 's'} ({several['source']}); "
             f"process 0 is on {hosts[0]}"
         )
+    lines.append(f"execution    {execution_text(plan['execution'], plan['reasons'])}")
     for name, size in plan["aux_bytes_per_device"].items():
         lines.append(f"{name:<12} {size / 2**20:,.1f} MiB on each device (neither trained nor saved)")
     for split, counts in plan["data"].items():

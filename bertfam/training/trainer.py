@@ -84,7 +84,7 @@ class Trainer:
         if run.keep_best is not None:
             self._check_metric(run.keep_best)
         self.stages = [self._stage(index) for index in range(len(run.stages))]
-        pieces: Any = {"seed": run.seed, "microbatches": run.microbatches}
+        pieces: Any = {"seed": run.seed, "microbatches": run.microbatch_count}
         policies: Any = {"non_finite": run.non_finite, "average_decay": run.average_decay}
         step = make_train_step(run.objective, self.optimizer, **pieces, **policies)
         self._new_state = jax.jit(self._fresh, out_shardings=self.shardings)
@@ -103,7 +103,7 @@ class Trainer:
 
     def _stage(self, index: int) -> StageProgram:
         stage, shape = self.run.stages[index], self.run.shape(index)
-        check_batch(stage.batch_size, self.run.microbatches, self.mesh, self.run.mesh.rules)
+        check_batch(stage.batch_size, self.run.microbatch_count, self.mesh, self.run.mesh.rules)
         features = padded_decoder_rows(self.run.objective.features(shape), self.mesh, self.run.mesh.rules)
         peak = peak_flops(self.mesh.devices.flat[0])
         rates = Rates(

@@ -38,16 +38,17 @@ def test_a_good_run(trained, tmp_path, monkeypatch, capsys):
         "parameters",
         "devices",
         "state",
+        "execution",
         *["stage", "attention"] * 2,
         "optimizer",
         "ok",
     ]
-    assert lines[3].startswith("stage 1      12 steps of 8 rows x 16 tokens (3 predicted): 128 tokens and ")
+    assert lines[4].startswith("stage 1      12 steps of 8 rows x 16 tokens (3 predicted): 128 tokens and ")
     # What was trained with the same settings says the same.
     assert [line for line in trained.stdout.splitlines() if line.startswith(("parameters", "stage "))] == [
         lines[0],
-        lines[3],
-        lines[5],
+        lines[4],
+        lines[6],
     ]
     assert list(tmp_path.iterdir()) == []
 

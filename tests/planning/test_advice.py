@@ -11,6 +11,7 @@ from bertfam.errors import UserError
 from bertfam.planning import advice, search
 from bertfam.planning.advice import AdviceSearch, advice_text, advise, least_devices, most_rows, usable
 from bertfam.planning.changes import changes, mesh_lines
+from bertfam.planning.choices import choose_execution, with_choices
 from bertfam.planning.estimate import estimate
 from bertfam.planning.search import fits, gin_text, rows, table
 from bertfam.sharding.chips import CHIPS
@@ -185,7 +186,8 @@ def test_search_returns_a_layout_that_fits(monkeypatch, tmp_path):
     assert fits(best, V5E.hbm_bytes) and messages[1:] == ["[1/1] 1 device, remat none, 1 microbatch"]
     text = gin_text(best, "v5e-1", V5E.hbm_bytes, "bertfam plan --search")
     assert "\n#   bertfam plan --search\n" in text and "not measured" in text
-    assert run_with_file(tmp_path, [text]) == best.run
+    written = run_with_file(tmp_path, [text])
+    assert with_choices(written, choose_execution(written.objective, "cpu")) == best.run
     (row,) = rows([best], V5E, V5E.hbm_bytes)
     assert row["bytes"] == best.program.memory.total and row["bound"]["compute"] == row["estimated_bound"]["compute"] > 0
     assert table([row]).splitlines()[1].startswith("1 device, remat none, 1 microbatch")
