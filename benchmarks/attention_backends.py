@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.measurement import table, versions
+from bertfam.arguments import ScriptParser, output_file
 from bertfam.kernels.attention.choice import BACKENDS
 from bertfam.kernels.attention.interface import Inputs, Request
 from bertfam.kernels.attention.patterns import CAUSAL, FULL, BlockSparse, GlobalTokens, Pattern, Window
@@ -209,7 +209,7 @@ def _lines(figures: Sequence[dict[str, Any]], lengths: Sequence[int]) -> list[li
 
 def main() -> int:
     """Measure and print the table; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ScriptParser(description=__doc__)
     lengths = [128, 512, 1024, 2048, 4096, 8192, 16384]
     parser.add_argument("--works", type=lambda text: text.split(","), default=list(WORKS), metavar="NAME,NAME")
     parser.add_argument("--lengths", type=lambda text: [int(part) for part in text.split(",")], default=lengths, metavar="N,N")
@@ -218,7 +218,7 @@ def main() -> int:
     parser.add_argument("--head_dim", type=int, default=64, help="width of a head (default: %(default)s)")
     parser.add_argument("--dtype", default="bfloat16", help="dtype of queries, keys and values (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=20, help="runs between two readings of the clock (default: %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to this file")
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="write all figures to this file")
     args = parser.parse_args()
     if unknown := sorted(set(args.works) - WORKS.keys()):
         parser.error(f"--works: {', '.join(unknown)} is not one of {', '.join(WORKS)}")

@@ -18,6 +18,7 @@ import numpy as np
 from typing_extensions import override
 
 from benchmarks.measurement import table
+from bertfam.arguments import ScriptParser
 from bertfam.config import load
 from bertfam.corruption.next_tokens import NextTokens
 from bertfam.data.rows.running_text import Chunks
@@ -87,7 +88,7 @@ def measure(args: argparse.Namespace) -> None:
 
 def main() -> int:
     """Measure each variant and print the table; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ScriptParser(description=__doc__)
     parser.add_argument("--model", default="gpt2_small", help="file of gin_configs/models (default: %(default)s)")
     parser.add_argument("--rows", type=int, default=32, help="rows of a batch (default: %(default)s)")
     parser.add_argument("--length", type=int, default=1024, help="tokens of a row (default: %(default)s)")

@@ -27,6 +27,7 @@ from benchmarks.data_entrants import (
 )
 from benchmarks.measurement import Entrant, Measured, machine, measure, run_job, table, versions
 from bertfam import __version__
+from bertfam.arguments import ScriptParser, output_file, output_folder
 from bertfam.data import vocabularies
 from bertfam.data.corpora.formats import INPUT_FORMATS, InputFormat
 from bertfam.data.corpora.input_files import identity
@@ -163,12 +164,12 @@ def _run(args: argparse.Namespace, command: str) -> int:
             print(f"\n{benchmark.title}\n\n{_table(benchmark, results)}", flush=True)
             report["benchmarks"][name] = [result.as_json() for result in results]
     if args.json:
-        Path(args.json).write_text(json.dumps(report, indent=1) + "\n")
+        args.json.write_text(json.dumps(report, indent=1) + "\n")
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.data", description=__doc__.splitlines()[0])
+def _parser() -> ScriptParser:
+    parser = ScriptParser(prog="python -m benchmarks.data", description=__doc__.splitlines()[0])
     parser.add_argument(
         "--input", action="append", metavar="GLOB", help="text; repeatable; default: the documentation of installed packages"
     )
@@ -190,8 +191,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="measured runs, after a warm-up run (3)")
     parser.add_argument("--seconds", type=float, default=3.0, metavar="S", help="duration of each measurement of a rate (3)")
     parser.add_argument("--without_peers", action="store_true", help="measure bertfam alone")
-    parser.add_argument("--folder", metavar="DIR", help="parent of the temporary folder (default: the system's)")
-    parser.add_argument("--json", metavar="FILE", help="write the figures of all runs to this file")
+    parser.add_argument("--folder", type=output_folder, metavar="DIR", help="parent of the temporary folder")
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="write the figures of all runs to this file")
     return parser
 
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.measurement import table
 from benchmarks.training_runs import metrics, run_all, seconds, tokens_per_second
+from bertfam.arguments import ScriptParser, output_folder
 
 _RUN = """\
 include "objectives/{objective}.gin"
@@ -84,7 +85,7 @@ _COLUMNS = {
 def main() -> int:
     """Train the unfinished runs and print the table; return the exit status."""
     args = _arguments()
-    output = Path(args.output)
+    output = args.output
     output.mkdir(parents=True, exist_ok=True)
     # Runs share compiled programs.
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str((output / "compilations").absolute()))
@@ -99,9 +100,9 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.distillation", description=__doc__.splitlines()[0])
+    parser = ScriptParser(prog="python -m benchmarks.distillation", description=__doc__.splitlines()[0])
     parser.add_argument("--cache", required=True, metavar="DIR", help="token cache, built by `bertfam cache`")
-    parser.add_argument("--output", required=True, metavar="DIR", help="folder of all runs, logs and table.md")
+    parser.add_argument("--output", type=output_folder, required=True, metavar="DIR", help="folder of runs, logs and table.md")
     for name, default, what in (
         ("teacher_steps", 8000, "updates of the teacher"),
         ("student_steps", 2000, "updates of each student"),

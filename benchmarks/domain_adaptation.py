@@ -40,6 +40,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measurement import ROOT, machine, table, versions
+from bertfam.arguments import ScriptParser, output_folder
 from bertfam.data import vocabularies
 from bertfam.data.corpora.formats import INPUT_FORMATS, InputFormat
 from bertfam.data.corpora.text_files import TextFiles
@@ -126,18 +127,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         parser.error(str(error))
     report = {"command": shlex.join(["python", "-m", "benchmarks.domain_adaptation", *given]), **report}
-    (Path(args.output) / "report.json").write_text(json.dumps(report, indent=1) + "\n")
+    (args.output / "report.json").write_text(json.dumps(report, indent=1) + "\n")
     print("\n".join(f"{name}: {json.dumps(value)}" for name, value in report.items() if name != "ways"))
     print(f"\n{_table(report['ways'])}")
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.domain_adaptation", description=(__doc__ or "").splitlines()[0])
+def _parser() -> ScriptParser:
+    parser = ScriptParser(prog="python -m benchmarks.domain_adaptation", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--general", action="append", required=True, metavar="GLOB", help="general text; repeatable")
     parser.add_argument("--domain", action="append", required=True, metavar="GLOB", help="text of the domain; repeatable")
     parser.add_argument("--input_format", choices=tuple(INPUT_FORMATS), default="sentences", help="format of the files")
-    parser.add_argument("--output", required=True, metavar="DIR", help="folder of all results")
+    parser.add_argument("--output", type=output_folder, required=True, metavar="DIR", help="folder of all results")
     parser.add_argument("--model", default="models/bert_tiny.gin", metavar="FILE", help="gin file of the model (%(default)s)")
     parser.add_argument("--vocab_size", type=int, default=4096, metavar="N", help="pieces of each vocabulary (%(default)s)")
     parser.add_argument("--general_steps", type=int, default=1500, metavar="N", help="updates of the general model (%(default)s)")
@@ -150,7 +151,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(args: argparse.Namespace) -> dict[str, Any]:
-    output = Path(args.output)
+    output = args.output
     output.mkdir(parents=True, exist_ok=True)
     commands = Commands(output)
 

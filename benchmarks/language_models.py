@@ -22,6 +22,7 @@ from typing import Any
 
 from benchmarks.measurement import table
 from benchmarks.training_runs import metrics, read_scores, run_all, seconds, tokens_per_second, write_scores
+from bertfam.arguments import ScriptParser, output_folder
 
 PROMPTS = ("It was a dark night, and", "The king said to his daughter")
 _RUN = """\
@@ -219,12 +220,12 @@ def _names(text: str) -> list[str]:
 
 def main() -> int:
     """Run one of the three commands; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ScriptParser(description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="{train,score,table}")
     for command, what in (("train", train), ("score", score), ("table", show)):
         sub = commands.add_parser(command, help=(what.__doc__ or "").splitlines()[0])
         sub.set_defaults(command=what)
-        sub.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder with one subfolder per run")
+        sub.add_argument("--output", type=output_folder, required=True, metavar="DIR", help="folder with one subfolder per run")
         sub.add_argument(
             "--runs", type=_names, default=list(COMPARISONS), metavar="NAME,...", help="names of runs or groups (default: all)"
         )

@@ -8,9 +8,11 @@ The last lines have the exponent of the time of one row from 2,048 tokens on: 1 
 """
 
 import argparse
+import importlib.util
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,6 +20,7 @@ import numpy as np
 
 from benchmarks import synthetic
 from benchmarks.measurement import seconds_of_update, table
+from bertfam.arguments import ScriptParser, output_file
 from bertfam.config import load
 from bertfam.training.run import Run
 from bertfam.training.run_plan import describe_attention
@@ -95,7 +98,7 @@ def exponent(results: list[dict[str, Any]], name: str) -> float | None:
     return float(np.polyfit(lengths, seconds, 1)[0])
 
 
-def plot(results: list[dict[str, Any]], path: str) -> None:
+def plot(results: list[dict[str, Any]], path: Path) -> None:
     """Draw time and memory by length into a file."""
     import matplotlib
 
@@ -121,7 +124,7 @@ def plot(results: list[dict[str, Any]], path: str) -> None:
 
 def main() -> int:
     """Measure each model at each length and print the table; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ScriptParser(description=__doc__)
     parser.add_argument("--tokens", type=int, default=32_768, help="tokens of an update (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=10, help="updates of a round, of three (default: %(default)s)")
     parser.add_argument("--model", choices=MODELS, action="append", help="only this model; repeatable (default: all)")
@@ -133,13 +136,15 @@ def main() -> int:
         metavar="BINDING",
         help="further gin binding, of a model as MODEL.num_layers=2; repeatable",
     )
-    parser.add_argument("--json", help="file for all figures")
-    parser.add_argument("--plot", help="file for a figure of time and memory by length (.svg, .png)")
+    parser.add_argument("--json", type=output_file, help="file for all figures")
+    parser.add_argument("--plot", type=output_file, help="file for a figure of time and memory by length (.svg, .png)")
     parser.add_argument("--one", nargs=2, metavar=("MODEL", "LENGTH"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
         print(json.dumps(measure(args.one[0], int(args.one[1]), args.tokens, args.steps, args.gin)))
         return 0
+    if args.plot and importlib.util.find_spec("matplotlib") is None:
+        parser.error("--plot requires matplotlib: pip install matplotlib")
     pairs = [(name, length) for name in args.model or MODELS for length in args.length or LENGTHS]
     results = [one for pair in pairs if (one := _measured(*pair, args)) is not None]
     if not results:

@@ -3,7 +3,6 @@
 python -m benchmarks.loop --steps 500
 """
 
-import argparse
 import json
 import shlex
 import statistics
@@ -17,6 +16,7 @@ from typing import Any
 import jax
 
 from benchmarks.measurement import machine, table, versions
+from bertfam.arguments import ScriptParser, output_file
 from bertfam.data import vocabularies
 from bertfam.data.corpora.python_docs.corpus import PythonDocs
 from bertfam.data.text_data import TextData
@@ -93,7 +93,7 @@ class Loop:
 
 def main() -> int:
     """Measure and print the table; return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.loop", description=__doc__.splitlines()[0])
+    parser = ScriptParser(prog="python -m benchmarks.loop", description=__doc__.splitlines()[0])
     parser.add_argument(
         "--steps", type=int, default=500, metavar="N", help="steps of the loop and of the bare step, over all rounds (500)"
     )
@@ -104,7 +104,7 @@ def main() -> int:
     parser.add_argument(
         "--cache", metavar="DIR", help="token cache of a corpus named text (documentation of the installed packages)"
     )
-    parser.add_argument("--json", metavar="FILE", help="write the figures of all rounds to this file")
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="write the figures of all rounds to this file")
     args = parser.parse_args()
     steps = args.steps // args.rounds
     model = BertConfig(
@@ -146,7 +146,7 @@ def main() -> int:
         loop.writer.close()
     print(f"\n{_table(report['rounds'])}", flush=True)
     if args.json:
-        Path(args.json).write_text(json.dumps(report, indent=1) + "\n")
+        args.json.write_text(json.dumps(report, indent=1) + "\n")
     return 0
 
 

@@ -5,7 +5,6 @@
 Each model runs in a process of its own, since a device reports only its peak memory.
 """
 
-import argparse
 import json
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import jax
 
 from benchmarks import synthetic
 from benchmarks.measurement import table
+from bertfam.arguments import ScriptParser
 from bertfam.config import load
 from bertfam.planning.programs import jobs
 from bertfam.training.run import Run
@@ -55,7 +55,7 @@ def measure(name: str, steps: int) -> dict[str, float | str]:
 
 def main() -> int:
     """Measure each model and print the table; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ScriptParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=5, help="number of updates (default: %(default)s)")
     parser.add_argument("--model", choices=MODELS, help="measure this model in this process and print JSON")
     args = parser.parse_args()

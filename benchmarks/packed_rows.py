@@ -6,12 +6,10 @@ Packed rows have segments of 300 tokens on average and no padding; unpacked rows
 bfloat16, without dropout. Each case is a process of its own, since a device reports only its peak memory.
 """
 
-import argparse
 import json
 import subprocess
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -20,6 +18,7 @@ import numpy as np
 from benchmarks import synthetic
 from benchmarks.attention_backends import segments
 from benchmarks.measurement import seconds_of_update, table
+from bertfam.arguments import ScriptParser, output_file
 from bertfam.config import load
 from bertfam.training.trainer import Trainer
 
@@ -78,10 +77,10 @@ def measure(name: str, steps: int, more: list[str]) -> dict[str, Any]:
 
 def main() -> int:
     """Measure each case and print the table; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ScriptParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=10, help="updates between two readings of the clock (default: %(default)s)")
     parser.add_argument("--gin", action="append", default=[], metavar="BINDING", help="further binding of every case")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to this file")
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="write all figures to this file")
     parser.add_argument("--case", choices=CASES, help="measure this case in this process and print JSON")
     args = parser.parse_args()
     if args.case:

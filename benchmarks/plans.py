@@ -7,7 +7,6 @@ Each plan is made in a process of its own and kept in OUTPUT. The same command l
 prints the tables of all finished plans. No TPU is needed. Compiling a step takes minutes on two cores.
 """
 
-import argparse
 import json
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import measurement
+from bertfam.arguments import ScriptParser, output_folder
 from bertfam.planning.report import mesh_text, milliseconds
 
 SLICES = ("v5e-16", "v6e-64", "v5p-128", "v5e-256", "2xv5e-128")
@@ -82,8 +82,8 @@ STUDIES = {
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Make the missing plans and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, required=True, help="folder of the plans")
+    parser = ScriptParser(description=__doc__)
+    parser.add_argument("--output", type=output_folder, required=True, help="folder of the plans")
     parser.add_argument("--only", action="append", choices=tuple(STUDIES), help="only this run; repeatable")
     parser.add_argument("--slice", action="append", choices=SLICES, help="only this slice; repeatable")
     args = parser.parse_args(argv)

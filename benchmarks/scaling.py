@@ -7,7 +7,6 @@ A mesh is at best as fast as its slowest device, with which it is compared. "All
 the same time, without communication: its loss is due to the machine (power, host), any further loss is due to the mesh.
 """
 
-import argparse
 import dataclasses
 import statistics
 import sys
@@ -18,6 +17,7 @@ import numpy as np
 
 from benchmarks import synthetic
 from benchmarks.measurement import table
+from bertfam.arguments import ScriptParser
 from bertfam.config import load
 from bertfam.sharding.mesh import MeshShape
 from bertfam.training.run import Run
@@ -69,7 +69,7 @@ class Entry:
 
 def main() -> int:
     """Measure each mesh and print the table; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ScriptParser(description=__doc__)
     parser.add_argument("--run", default="bert_base", help="file of gin_configs/runs (default: %(default)s)")
     parser.add_argument("--rows", type=int, default=256, help="rows per device (default: %(default)s)")
     parser.add_argument("--length", type=int, default=128, help="tokens of a row (default: %(default)s)")

@@ -11,7 +11,6 @@ Each difference is reported in a line, and the exit status is 1 if there is any.
 least effort, which is faster and keeps their arrays in HBM like those of larger models.
 """
 
-import argparse
 import importlib.metadata
 import json
 import math
@@ -23,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertfam.arguments import ScriptParser
 from bertfam.planning import slices
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def compilers() -> str:
 
 def main() -> int:
     """Compile the cases and compare or record their costs; return the exit status."""
-    parser = argparse.ArgumentParser(description="compare the costs of training steps on TPU slices with the recorded ones")
+    parser = ScriptParser(description="compare the costs of training steps on TPU slices with the recorded ones")
     parser.add_argument("set", choices=SETS)
     parser.add_argument("--update", action="store_true", help="record the costs instead of comparing them")
     args = parser.parse_args()

@@ -7,7 +7,6 @@ files by `tokenizers` or `sentencepiece` alone. If transformers is installed, Au
 are read from all files in turn.
 """
 
-import argparse
 import glob
 import gzip
 import json
@@ -23,6 +22,7 @@ from sentencepiece import SentencePieceProcessor
 from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer
 from tokenizers.processors import ByteLevel
 
+from bertfam.arguments import ScriptParser
 from bertfam.data import vocabularies
 from bertfam.data.vocabularies.layouts import LAYOUTS
 from bertfam.data.vocabularies.learners import make_learner
@@ -45,7 +45,7 @@ Encode = Callable[[Sequence[str]], list[tuple[list[int], list[tuple[int, int]]]]
 
 def main() -> None:
     """Compare all vocabularies and print the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ScriptParser(description=__doc__)
     parser.add_argument("corpus", nargs="+", metavar="GLOB", help="text files, plain or gzipped")
     parser.add_argument("--vocab", action="append", default=[], metavar="DIR", help="vocabulary folder; repeatable")
     parser.add_argument("--lines", type=int, default=50_000, help="number of lines to compare (default: %(default)s)")

@@ -22,11 +22,10 @@ from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from itertools import takewhile
 from types import ModuleType
-from typing import Any, NamedTuple, NoReturn
-
-from typing_extensions import override
+from typing import NamedTuple, NoReturn
 
 from bertfam import __version__, interrupts
+from bertfam.arguments import Parser, repeated
 from bertfam.errors import MissingFlag, TrainingError, TransientError, UserError, device_fault, out_of_memory, report
 from bertfam.sharding import libtpu
 from bertfam.suggest import did_you_mean
@@ -74,54 +73,6 @@ _LOWERCASE = ("--do_lower_case", "--lower_case", "--lowercase")
 # New objects after which Python's cyclic garbage collector runs. With its default, 700, collection takes 1.3 s of CPU time while
 # a small training run imports its modules and traces its programs (Python 3.11, jax 0.10.2); with this threshold, 0.3 s.
 _COLLECTOR_THRESHOLD = 50_000
-
-
-# type of a flag -> name of the type in messages
-_NUMBERS: dict[Any, str] = {int: "whole number in digits, such as 30000", float: "number"}
-
-
-class Parser(argparse.ArgumentParser):
-    """ArgumentParser that raises UserErrors, where argparse would print the usage and exit, and refuses repeated flags."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._given: dict[str, str] = {}  # destination of a flag -> the flag as it was given first
-
-    @override
-    def error(self, message: str) -> NoReturn:
-        message = re.sub(r"^argument (--\w+): expected .*", r"\1 requires a value; write \1=VALUE", message)
-        switch = r"^argument (--\w+): ignored explicit argument '(.*)'$"
-        message = re.sub(switch, r"\1=\2: the flag takes no value; write \1 alone, or leave it out", message)
-        raise UserError(f"{message} (see {self.prog} --help)")
-
-    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
-        # argparse calls this once for each time that a flag is given, and keeps the last value.
-        if action.option_strings and not isinstance(action, argparse._AppendAction):
-            given = "=".join([action.option_strings[-1], *arg_strings])
-            if action.dest in self._given:
-                raise _repeated(self._given[action.dest], given)
-            self._given[action.dest] = given
-        if action.option_strings and arg_strings == ["--"]:  # of --flag=--, which argparse takes for the end of the flags
-            value = self._get_value(action, "--")
-            self._check_value(action, value)
-            return value
-        return super()._get_values(action, arg_strings)
-
-    def _get_value(self, action: argparse.Action, word: str) -> Any:
-        name = "/".join(action.option_strings) or str(action.metavar)
-        if not word and action.option_strings and action.const != word:
-            raise UserError(f"{name}=: the value is empty; give one{'' if action.required else ', or leave the flag out'}")
-        try:
-            return super()._get_value(action, word)
-        except argparse.ArgumentError as error:
-            kind = _NUMBERS.get(action.type)
-            raise UserError(f"{name}={word} is not a {kind}" if kind else f"{name}={word}: {error.message}") from error
-
-    def _check_value(self, action: argparse.Action, value: str) -> None:
-        if action.choices is not None and value not in action.choices:
-            choices = list(action.choices)
-            hint = did_you_mean(str(value), choices, f"one of {', '.join(choices)}")
-            raise UserError(f"{'/'.join(action.option_strings)}={value} is not one of the choices{hint}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -342,10 +293,6 @@ def _gin_bindings(flags: Sequence[str]) -> list[str]:
         if not (name and equals):
             raise UserError(f"{flag}: write --gin.NAME=value, without spaces around the equals sign")
         if name in bindings:
-            raise _repeated(first[name], flag)
+            raise repeated(first[name], flag)
         bindings[name], first[name] = f"{name} = {value}", flag
     return list(bindings.values())
-
-
-def _repeated(first: str, second: str) -> UserError:
-    return UserError(f"{first} and {second}: the flag has one value; give it once")

@@ -15,6 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from bertfam.arguments import ScriptParser
+
 ROOT = Path(__file__).parents[1]
 TIMEOUT_SECONDS = 600
 
@@ -226,7 +228,12 @@ def is_caught(mutant: Mutant) -> bool:
 
 def main(words: list[str]) -> int:
     """Run the faults whose file has one of the words in its path, or all; return 1 if any was not caught."""
+    parser = ScriptParser(description=__doc__)
+    parser.add_argument("words", nargs="*", metavar="WORD", help="run only the faults of files with one of these in their paths")
+    words = parser.parse_args(words).words
     chosen = [mutant for mutant in MUTANTS if not words or any(word in mutant.file for word in words)]
+    if not chosen:
+        parser.error(f"no fault is in a file with {' or '.join(words)} in its path")
     missed = 0
     with ThreadPoolExecutor(2) as pool:
         for mutant, caught in zip(chosen, pool.map(is_caught, chosen), strict=True):

@@ -4,6 +4,7 @@ import argparse
 
 from bertfam.commands import flags
 from bertfam.errors import UserError, warn
+from bertfam.storage.files import check_unused, is_used
 from bertfam.storage.paths import to_path
 
 SUMMARY = "tokenise a corpus once, into a token cache"
@@ -65,6 +66,10 @@ def main(args: argparse.Namespace) -> int:
         raise UserError(f"--processes={args.processes} is negative")
     if args.processes is not None and args.beam is not None:
         raise UserError("--processes does not go with --beam, whose runner decides how many there are; leave one out")
+    output = to_path(args.output)
+    is_built = is_used(output) and (output / "cache.json").is_file()
+    if not is_built:
+        check_unused(output)
     data = flags.load_config(args, reads_text=True).build("TextData")
     if args.alpha is not None:
         raise UserError(
@@ -78,16 +83,14 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.data.token_cache import builder
     from bertfam.data.token_cache.build_folder import clear_finished
     from bertfam.data.token_cache.cache import TokenCache
-    from bertfam.storage.files import check_unused, is_used
     from bertfam.subprocesses import cores
 
-    output, vocabulary = to_path(args.output), vocabularies.load(data.vocabulary)
-    if is_used(output) and (output / "cache.json").is_file():
+    vocabulary = vocabularies.load(data.vocabulary)
+    if is_built:
         builder.check_sources(TokenCache(output), data.corpora, vocabulary)
         clear_finished(output)
         print(f"token cache: {output}, built already")
         return 0
-    check_unused(output)
     least = data.rows.least_documents
     if args.beam is None:
         processes = cores() if args.processes is None else args.processes

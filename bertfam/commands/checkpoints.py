@@ -34,6 +34,7 @@ def main(args: argparse.Namespace) -> int:
 
     from bertfam.errors import UserError
     from bertfam.interop.folders import check_output
+    from bertfam.storage.files import check_unused
     from bertfam.training.checkpoints import listing
     from bertfam.training.checkpoints.weights import copy_weights
 
@@ -41,6 +42,7 @@ def main(args: argparse.Namespace) -> int:
         raise UserError(f"--{'verify' if args.verify else 'json'} goes with the list of checkpoints, not with --copy_weights")
     if args.copy_weights:
         check_output("--copy_weights", args.copy_weights, args.model_dir)
+        check_unused(args.copy_weights)
         step = copy_weights(args.model_dir, args.copy_weights, args.step)
         print(f"copied the weights of step {step:,} of {args.model_dir} to {args.copy_weights}, a model at its step 0")
         return 0

@@ -6,7 +6,6 @@ import argparse
 import gzip
 import io
 import json
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from bertfam.data.corpora.c4.rules import RULES, PageRules, check_rules
 from bertfam.data.corpora.c4.tally import Tally
 from bertfam.data.corpora.sentences import LANGUAGES, UNDETERMINED
 from bertfam.errors import UserError, warn
-from bertfam.storage.files import check_writable, new_file, write_text
+from bertfam.storage.files import check_file, new_file, write_text
 
 SUMMARY = "clean web text as C4 was, with a report of what each rule removed"
 EXAMPLE = """\
@@ -173,14 +172,11 @@ def _settings(args: argparse.Namespace, rules: PageRules) -> dict[str, Any]:
 def _check_outputs(output: Path, report: Path | None) -> None:
     if not output.name.endswith(_ENDINGS):
         raise UserError(f"--output={output} must end in {', '.join(_ENDINGS)}, which says whether it is compressed")
+    check_file(output, flag="--output")
     if report:
         if report.absolute() == output.absolute():
             raise UserError(f"--report={report} is --output too: name another file")
-        if os.path.lexists(report):
-            raise UserError(f"--report={report} exists already: name another file, or remove it first")
-        check_writable(report.parent)
-        if not report.parent.is_dir():
-            raise UserError(f"--report={report}: there is no folder {report.parent}; make it first")
+        check_file(report, flag="--report")
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertfam.errors import UserError
+from bertfam.storage.files import check_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,10 +28,7 @@ def check(args: argparse.Namespace, slices: Sequence[Slice]) -> None:
         return
     if other := next((flag for flag in _OTHERS if getattr(args, flag)), None):
         raise UserError(f"--{other} has no effect with --search, which plans the training step only: remove it")
-    if Path(args.output).exists():
-        raise UserError(f"--output={args.output} already exists; choose another file")
-    if not Path(args.output).parent.is_dir():
-        raise UserError(f"--output={args.output}: folder {Path(args.output).parent} does not exist; create it")
+    check_file(args.output, flag="--output")
 
 
 def search(args: argparse.Namespace, build: Builder, slice: Slice, report: Report) -> int:

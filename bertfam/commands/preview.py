@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from bertfam.commands import flags
 from bertfam.errors import UserError
+from bertfam.storage.files import check_file
 from bertfam.storage.paths import to_path
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def main(args: argparse.Namespace) -> int:
     if args.overwrite and not args.html:
         raise UserError("--overwrite says what --html may replace: give --html=FILE with it")
     if args.html:
-        _check_page(Path(args.html), args.overwrite)
+        check_file(args.html, flag="--html", replaces=args.overwrite, otherwise="give --overwrite to replace it")
     config = _load_config(args)
     run = config.build("Run") if config.binds("Run.stages") else None  # objectives alone make no run
     data = run.data if run else config.build("TextData")
@@ -124,19 +125,6 @@ def _load_config(args: argparse.Namespace) -> Config:
     read_run(args.model_dir)
     model_dir = to_path(args.model_dir)
     return with_implied_vocabulary(flags.load_config(args, find_gin_files(args.gin_file, model_dir)), model_dir)
-
-
-def _check_page(path: Path, overwrite: bool) -> None:
-    """Raise UserError if the page cannot be written, before the text is read."""
-    from bertfam.storage.files import check_writable
-
-    if path.is_dir():
-        raise UserError(f"--html={path} is a folder; name a file in it")
-    if path.exists() and not overwrite:
-        raise UserError(f"--html={path} exists already; name another file, or give --overwrite to replace it")
-    if not path.parent.is_dir():
-        raise UserError(f"--html={path}: {path.parent} is no folder; make it first, or name another")
-    check_writable(path.parent)
 
 
 def _open_cache(args: argparse.Namespace, config: Config, data: TextData, length: int, scratch: Path) -> TokenCache:

@@ -34,6 +34,28 @@ def check_writable(folder: str | Path) -> None:
         raise UserError(f"{folder} cannot be written: no permission to write into {nearest}; name another")
 
 
+def check_file(path: str | Path, *, flag: str = "", replaces: bool = False, otherwise: str = "remove it first") -> None:
+    """Raise UserError unless a local file can be written: a command that writes at its end calls this before its work.
+
+    Args:
+      path: the file.
+      flag: the flag that names it, for messages.
+      replaces: whether it may replace an existing file.
+      otherwise: what to do about an existing file that it may not replace, instead of naming another.
+    """
+    path, named = Path(path), f"{flag}={path}" if flag else str(path)
+    if os.path.isdir(path):
+        raise UserError(f"{named} is a folder; name a file in it")
+    if os.path.lexists(path) and not replaces:
+        raise UserError(f"{named} exists already: name another file, or {otherwise}")
+    if os.path.lexists(path) and not path.is_file():
+        raise UserError(f"{named} is no regular file; name another")
+    if not path.parent.is_dir():
+        raise UserError(f"{named} cannot be written: there is no folder {path.parent}; create it first")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise UserError(f"{named} cannot be written: no permission to write into {path.parent}; name another")
+
+
 def is_used(path: str | Path) -> bool:
     """Return True if a path is a file or a folder that is not empty."""
     if is_remote(path):
@@ -125,11 +147,7 @@ def new_file(path: str | Path) -> Iterator[Path]:
       UserError: If the path exists or cannot be created, or the disk is full.
     """
     target = Path(path)
-    if os.path.lexists(target):
-        raise UserError(f"{path} exists already: name another file, or remove it first")
-    if not target.parent.is_dir():
-        raise UserError(f"{path} cannot be written: there is no folder {target.parent}; create it first")
-    check_writable(target.parent)
+    check_file(path)
     partial = None
     try:
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=_PARTIAL)

@@ -160,7 +160,7 @@ def test_a_temporary_cache_leaves_nothing_behind(trained, caches_in_process, tmp
         (["--html=none/page.html"], "--html=none/page.html: none is no folder; make it first, or name another"),
         (
             ["--html={folder}/run.gin"],
-            "--html={folder}/run.gin exists already; name another file, or give --overwrite to replace it",
+            "--html={folder}/run.gin exists already: name another file, or give --overwrite to replace it",
         ),
         (["--length=4"], "length 4 is too short for a sentence pair; use at least 5"),
         (["--step=-1"], "--step=-1 is negative"),

@@ -102,7 +102,7 @@ def test_an_existing_page_is_kept_without_overwrite(folder, capsys):
     flags = ["preview", f"--cache_dir={folder / 'cache'}", "--length=30", f"--html={folder / 'page.html'}"]
     assert cli.main(flags) == 2
     assert capsys.readouterr().err == (
-        f"bertfam: error: --html={folder / 'page.html'} exists already; name another file, or give --overwrite to replace it\n"
+        f"bertfam: error: --html={folder / 'page.html'} exists already: name another file, or give --overwrite to replace it\n"
     )
     assert listing(folder) == before
     old = (folder / "page.html").read_text()

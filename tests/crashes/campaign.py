@@ -8,7 +8,6 @@ itself (see ../commands/phases.py), stopped, damaged and deprived of its disk, a
 must equal an undisturbed run, bit for bit. The exit code is 1 if anything differs.
 """
 
-import argparse
 import json
 import logging
 import os
@@ -18,6 +17,8 @@ import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from bertfam.arguments import ScriptParser, output_file, output_folder
 
 _TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(_TESTS / "crashes"), str(_TESTS / "commands"), str(_TESTS)]
@@ -66,13 +67,13 @@ def short(folder: Path, seed: int) -> Row:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ScriptParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=50, help="minimum number of SIGKILLs")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random moments")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="number of concurrent runs")
-    parser.add_argument("--folder", type=Path, help="new folder that keeps the files and output of all runs")
-    parser.add_argument("--json", type=Path, help="JSON file for the rows, with the phases at each kill")
-    parser.add_argument("--markdown", type=Path, help="Markdown file for the table")
+    parser.add_argument("--folder", type=output_folder, help="new folder that keeps the files and output of all runs")
+    parser.add_argument("--json", type=output_file, help="JSON file for the rows, with the phases at each kill")
+    parser.add_argument("--markdown", type=output_file, help="Markdown file for the table")
     args = parser.parse_args()
     logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax warns of metadata that nobody wrote
     start = time.monotonic()
