@@ -9,7 +9,6 @@ it. Faults of bertfam itself keep their traceback.
 """
 
 import argparse
-import errno
 import gc
 import importlib
 import os
@@ -24,10 +23,11 @@ from itertools import takewhile
 from types import ModuleType
 from typing import NamedTuple, NoReturn
 
-from bertfam import __version__, interrupts
+from bertfam import __version__, environment, interrupts
 from bertfam.arguments import Parser, repeated
 from bertfam.errors import MissingFlag, TrainingError, TransientError, UserError, device_fault, out_of_memory, report
 from bertfam.sharding import libtpu
+from bertfam.storage.faults import FULL, cannot_write, explain
 from bertfam.suggest import did_you_mean
 
 
@@ -66,7 +66,6 @@ COMMANDS = {
     "import": Command("import_", "make a model folder from a Hugging Face folder"),
 }
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a full disk
 GIN_FLAG = "--gin."
 _DASHES = "-\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # hyphens, dashes and the minus sign
 _LOWERCASE = ("--do_lower_case", "--lower_case", "--lowercase")
@@ -95,30 +94,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         _discard_output()
         return report(error)
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in _FULL:
+        if isinstance(error, OSError) and error.errno in FULL:
             _discard_output()
-            where = error.filename or "the output, or a file,"
-            return report(UserError(f"{where} cannot be written ({error.strerror}); free some space"))
+            return report(cannot_write(error.filename or "the output, or a file,", error, ""))
         if out_of_memory(error):
             return report(error)
         if fault_of_devices := device_fault(error):
             return report(fault_of_devices)
-        if isinstance(error, ValueError) and (mistake := _jax_variable(error)):
+        if isinstance(error, ValueError) and (mistake := environment.mistake(error)):
             return report(mistake)
-        from bertfam.storage.faults import explain
-
         if (fault := explain(error)) is error:
             raise
         return report(fault)
-
-
-def _jax_variable(error: ValueError) -> UserError | None:
-    """Return the mistake in an environment variable that JAX refuses when it is imported; None for any other error."""
-    refused = re.search(r"for (?:JAX flag|environment) '?(jax_\w+)", str(error), re.IGNORECASE)
-    name = refused[1].upper() if refused else ""
-    if name not in os.environ:
-        return None
-    return UserError(f"{name}={os.environ[name]}: JAX knows no such value of this environment variable; unset it, or correct it")
 
 
 @contextmanager
@@ -177,6 +164,7 @@ def _run(argv: list[str]) -> int:
         args = _parse(name, module, flags)
     except SystemExit:  # --help or --version, which argparse has printed
         return 0
+    environment.check()
     libtpu.quieten()
     return module.main(args)
 

@@ -125,12 +125,13 @@ def find_gin_files(given: Sequence[str], model_dir: Path | None, *, required: bo
       UserError: there is neither, MODEL_DIR is no place for a run, or a file of its run is missing or changed.
     """
     if model_dir:
-        check_folder(model_dir)
         model_dir_files.check(model_dir)
+        check_folder(model_dir)
     saved = model_dir / "config.gin" if model_dir else None
     if saved is None or not saved.is_file():
         if required and not given:
-            raise UserError("no configuration: give --gin_file=FILE (runs/quickstart.gin, say)")
+            where = f"{model_dir} has none, so give" if model_dir else "give"
+            raise UserError(f"no configuration: {where} --gin_file=FILE (runs/quickstart.gin, say)")
         return list(given)
     if given and file_binds(given, "Run.objective"):
         return list(given)

@@ -57,6 +57,8 @@ def _open(args: argparse.Namespace) -> Config | None:
     """Load the configuration that the flags name; None if they name none."""
     from bertfam.config import load
 
+    if args.model_dir:
+        flags.check_model_dir(args, huggingface=False)
     saved = [str(to_path(args.model_dir) / "config.gin")] if args.model_dir else []
     config = load([*saved, *args.gin_file], args.gin_bindings, args.module_import, saved=saved)
     return config if saved or args.gin_file or args.gin_bindings else None

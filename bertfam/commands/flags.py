@@ -143,10 +143,9 @@ def check_model_dir(args: argparse.Namespace, *, huggingface: bool = True) -> No
       args: the flags.
       huggingface: True if the command reads Hugging Face folders too.
     """
-    from bertfam.interop.folders import RECORD, check_is_model, check_is_run
+    from bertfam.interop.folders import check_is_model, check_is_run
 
-    if not (to_path(args.model_dir) / RECORD).is_file():
-        (check_is_model if huggingface else check_is_run)(args.model_dir)
+    (check_is_model if huggingface else check_is_run)(args.model_dir)
 
 
 def add_processes(parser: argparse.ArgumentParser) -> None:

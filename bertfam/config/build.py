@@ -73,7 +73,8 @@ def load(
     statements: list[Binding | Import] = [Import(module, Origin(f"--module_import={module}")) for module in module_imports]
     saved_sources: set[str] = set()
     for name in gin_files:
-        parsed = list(parse_file(name, f"--gin_file={name}", is_saved=name in saved))
+        named_at = name if name in saved else f"--gin_file={name}"
+        parsed = list(parse_file(name, named_at, is_saved=name in saved))
         if name in saved:
             check_imported([statement for statement in parsed if isinstance(statement, Import)], module_imports)
             saved_sources |= {statement.origin.source for statement in parsed}

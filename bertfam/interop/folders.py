@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bertfam.errors import UserError
 from bertfam.storage.buckets import is_remote
-from bertfam.storage.paths import to_path
+from bertfam.storage.paths import missing_folder, to_path
 
 RECORD = "files.json"  # of the files that a run has written, see `bertfam.training.integrity.model_dir_files`
 _RUN = ("cache", "checkpoints", "compilations", "plugins", "vocab", "wandb")  # folders that a run makes in its MODEL_DIR
@@ -23,7 +23,7 @@ def is_huggingface(path: str | Path) -> bool:
 
 def check_is_model(folder: str | Path) -> None:
     """Raise UserError if a folder is neither a MODEL_DIR nor a Hugging Face folder."""
-    if not (to_path(folder) / "config.gin").is_file() and not is_huggingface(folder):
+    if not _has_config(folder) and not is_huggingface(folder):
         if fix := _model_folder_around(folder, ("config.gin", "config.json")) or missing_folder(folder):
             fix = f"; {fix}"
         raise UserError(f"{folder} is neither a model folder (config.gin) nor a Hugging Face folder (config.json){fix or ''}")
@@ -31,16 +31,21 @@ def check_is_model(folder: str | Path) -> None:
 
 def check_is_run(folder: str | Path) -> None:
     """Raise UserError if a folder is no MODEL_DIR."""
-    if not (to_path(folder) / "config.gin").is_file():
-        fix = _model_folder_around(folder) or "`bertfam pretrain` or `bertfam import` makes one"
+    if not _has_config(folder):
+        fix = _model_folder_around(folder) or missing_folder(folder) or "`bertfam pretrain` or `bertfam import` makes one"
+        if is_huggingface(folder):
+            fix = f"it is a Hugging Face folder: make a model folder from it by `bertfam import --input={folder} --output=DIR`"
         raise UserError(f"{folder} is no model folder (no config.gin); {fix}")
 
 
-def missing_folder(folder: str | Path) -> str | None:
-    """Return what to do about a folder on this machine that does not exist, such as a name of the hub; None if it exists."""
-    if is_remote(path := to_path(folder)) or path.exists():
-        return None
-    return f"there is no folder {folder}; download a model of the Hugging Face hub first (hf download NAME --local-dir DIR)"
+def _has_config(folder: str | Path) -> bool:
+    """Return whether a folder has a config.gin; raise UserError if a run has written one that is missing."""
+    path = to_path(folder) / "config.gin"
+    if path.is_file():
+        return True
+    if (record := to_path(folder) / RECORD).is_file():
+        raise UserError(f'{path}, which this run has written, is missing; restore it ({record} has its text, as "config")')
+    return False
 
 
 def _model_folder_around(folder: str | Path, configs: Sequence[str] = ("config.gin",)) -> str | None:

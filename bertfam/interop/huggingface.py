@@ -19,12 +19,11 @@ from bertfam.data.vocabularies import Vocabulary
 from bertfam.decoding.end_tokens import end_tokens
 from bertfam.decoding.prompts import prompt_format
 from bertfam.errors import UserError
-from bertfam.interop.folders import missing_folder
 from bertfam.interop.safetensors import SINGLE, StoredTensor, open_tensors, write_tensors
 from bertfam.models import families
 from bertfam.models.mapping import Entry, Family, LanguageModelFamily
 from bertfam.storage.files import check_unused, new_folder
-from bertfam.storage.paths import check_whole, local, to_path
+from bertfam.storage.paths import check_whole, local, missing_folder, to_path
 from bertfam.storage.untrusted import read_json, shown
 
 

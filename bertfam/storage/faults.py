@@ -10,8 +10,10 @@ import os
 import re
 from typing import NamedTuple
 
-from bertfam.errors import TransientError
+from bertfam.errors import TransientError, UserError
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of a full disk
+_SEALED = (errno.EROFS, errno.EACCES, errno.EPERM)
 _PASSING = {
     errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ECONNRESET, errno.ECONNABORTED, errno.ECONNREFUSED, errno.ENETDOWN,
     errno.ENETUNREACH, errno.ENETRESET, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EAGAIN,
@@ -64,6 +66,13 @@ def explain(error: BaseException) -> BaseException:
     if refused is None or not refused.passes:
         return error
     return TransientError(refused.reason, f"{_first_line(error)}; run the same command again")
+
+
+def cannot_write(path: str | os.PathLike[str], error: OSError, fix: str = "name another") -> UserError:
+    """Return the mistake of a path that the system cannot write, with what to do about the reason, or else `fix`."""
+    cure = "free some space" if error.errno in FULL else "make it writable" if error.errno in _SEALED else ""
+    fixes = ", or ".join(filter(None, (cure, fix)))
+    return UserError(f"{path} cannot be written ({error.strerror}){'; ' * bool(fixes)}{fixes}")
 
 
 def _of_system(error: BaseException) -> Refusal | None:

@@ -4,7 +4,6 @@
 """
 
 import contextlib
-import errno
 import os
 import shutil
 import tempfile
@@ -15,10 +14,10 @@ from pathlib import Path
 from bertfam.errors import UserError
 from bertfam.storage import buckets, exchange, locks
 from bertfam.storage.buckets import is_remote
+from bertfam.storage.faults import FULL, cannot_write
 
 _PARTIAL = ".partial"
-# The system's messages for a full disk.
-_FULL = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+_FULL = tuple(map(os.strerror, FULL))  # the system's messages for a full disk
 
 
 def check_writable(folder: str | Path) -> None:
@@ -26,12 +25,17 @@ def check_writable(folder: str | Path) -> None:
     if is_remote(folder):
         buckets.open_path(str(folder))
         return
-    folder = Path(folder)
-    nearest = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+    nearest = nearest_existing(folder)
     if not os.path.isdir(nearest):
         raise UserError(f"{folder} cannot be written: {nearest} is not a folder; name another")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise UserError(f"{folder} cannot be written: no permission to write into {nearest}; name another")
+
+
+def nearest_existing(path: str | Path) -> Path:
+    """Return the path itself if it exists, or else the nearest folder above it that does."""
+    path = Path(path)
+    return next(above for above in (path, *path.absolute().parents) if os.path.lexists(above))
 
 
 def check_file(path: str | Path, *, flag: str = "", replaces: bool = False, otherwise: str = "remove it first") -> None:
@@ -118,7 +122,7 @@ def _temporary_folder(folder: str | Path, target: Path) -> Iterator[Path]:
             partial = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
             partial.chmod(0o777 & ~_umask())  # mkdtemp creates private folders
         except OSError as error:
-            raise UserError(f"{folder} cannot be written ({error.strerror}); name another") from error
+            raise cannot_write(folder, error) from error
         try:
             yield partial
         except UserError as error:
@@ -158,9 +162,9 @@ def new_file(path: str | Path) -> Iterator[Path]:
         os.replace(partial, target)
         partial = None
     except OSError as error:
-        if error.strerror not in _FULL:
+        if error.errno not in FULL:
             raise
-        raise UserError(f"{path} cannot be written ({error.strerror}); free some space, or name another") from error
+        raise cannot_write(path, error) from error
     finally:
         if partial is not None:
             partial.unlink(missing_ok=True)
@@ -230,8 +234,7 @@ def write_bytes(path: Path, content: bytes) -> None:
         if partial is not None:
             os.unlink(partial)
         if isinstance(error, OSError):
-            fix = "; free some space" if error.strerror in _FULL else ""
-            raise UserError(f"{path} cannot be written ({error.strerror}){fix}") from error
+            raise cannot_write(path, error, "") from error
         raise
 
 

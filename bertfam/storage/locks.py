@@ -31,6 +31,7 @@ from pathlib import Path
 from bertfam.errors import STORAGE_FAULT, UserError
 from bertfam.storage import buckets
 from bertfam.storage.buckets import is_remote
+from bertfam.storage.faults import cannot_write
 from bertfam.storage.untrusted import parse_json
 
 WAIT_SECONDS = 60.0  # for another process that writes the same folder
@@ -161,7 +162,7 @@ def _held(path: Path, folder: Path, seconds: float | None, fix: str) -> Iterator
         try:
             lock.acquire(seconds)
         except OSError as error:
-            raise UserError(f"{folder} cannot be written ({error.strerror}); {fix}") from error
+            raise cannot_write(folder, error, fix) from error
         try:
             yield
         finally:

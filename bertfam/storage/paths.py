@@ -1,6 +1,7 @@
 """Local and bucket paths behind one interface."""
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -8,6 +9,8 @@ from bertfam.errors import UserError
 from bertfam.storage import buckets
 from bertfam.storage.buckets import is_remote
 from bertfam.storage.mirror import mirror
+
+_HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 
 
 def to_path(path: str | os.PathLike[str]) -> Path:
@@ -43,6 +46,18 @@ def copy_folder(source: Path, target: Path) -> None:
         buckets.fetch(source, buckets.sizes(source), target)
     else:
         shutil.copytree(source, target)
+
+
+def missing_folder(folder: str | os.PathLike[str]) -> str | None:
+    """Return the end of a message about a folder on this machine that does not exist; None if it exists, or is in a bucket."""
+    if is_remote(folder) or os.path.exists(folder):
+        return None
+    if not _HUB_NAME.fullmatch(str(folder)):
+        return f"there is no folder {folder}"
+    return (
+        f"there is no folder {folder} here, and nothing is downloaded from the Hugging Face hub: download the model first (hf "
+        f"download {folder} --local-dir DIR) and name DIR"
+    )
 
 
 def check_whole(folder: Path) -> None:

@@ -198,7 +198,7 @@ def test_read_only_folder_ends_pretrain_but_not_evaluate(trained, small_disk, ca
     remount(disk, "ro")
     assert cli.main(trained.pretrain(model_dir)) == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert error == f"bertfam: error: {model_dir} cannot be written (Read-only file system); name another"
+    assert error == f"bertfam: error: {model_dir} cannot be written (Read-only file system); make it writable, or name another"
     assert cli.main(["evaluate", f"--model_dir={model_dir}", "--batches=1"]) == 0
     assert cli.main(["checkpoints", f"--model_dir={model_dir}"]) == 0
 

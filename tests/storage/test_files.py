@@ -32,7 +32,7 @@ def test_failure_leaves_neither_files_nor_parent_folders(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(files.tempfile, "mkdtemp", refuse)
-    with pytest.raises(UserError, match=r"a/b/c cannot be written \(Permission denied\); name another"):
+    with pytest.raises(UserError, match=r"a/b/c cannot be written \(Permission denied\); make it writable, or name another"):
         with files.new_folder(tmp_path / "a" / "b" / "c"):
             raise AssertionError
     assert not list(tmp_path.iterdir())

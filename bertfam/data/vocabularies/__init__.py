@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bertfam.data.vocabularies.vocabulary import Encoding, Vocabulary
 from bertfam.errors import UserError
-from bertfam.storage.paths import check_whole, to_path
+from bertfam.storage.paths import check_whole, missing_folder, to_path
 from bertfam.storage.untrusted import read_json
 
 __all__ = ["Encoding", "Vocabulary", "load"]
@@ -21,8 +21,21 @@ def load(folder: str | os.PathLike[str]) -> Vocabulary:
     """
     path = to_path(folder)
     check_whole(path)
+    try:
+        return _load(path)
+    except UserError as error:
+        model_dir = path.parent
+        if path.name != "vocab" or not (model_dir / "config.gin").is_file():
+            raise
+        why = f"cannot be used ({error})" if path.exists() else "is missing"
+        copy = model_dir / "cache" / "vocab"
+        fix = f"replace it by {copy}, its copy in the token cache" if copy.is_dir() else "restore it"
+        raise UserError(f"{path}, the vocabulary of the model in {model_dir}, {why}; {fix}") from error
+
+
+def _load(path: Path) -> Vocabulary:
     if not path.is_dir():
-        fix = f"; name {path.parent}" if path.is_file() else f"; there is no folder {path}"
+        fix = f"; name {path.parent}" if path.is_file() else f"; {missing_folder(path) or 'name another'}"
         raise UserError(f"{path} is not a folder: a vocabulary is a folder with {_FILES} in it{fix}")
     if any(path.glob("*.model")):
         kind = "SentencePiece"

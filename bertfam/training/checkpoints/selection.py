@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bertfam.errors import UserError
 from bertfam.storage.buckets import is_remote
-from bertfam.storage.paths import to_path
+from bertfam.storage.paths import missing_folder, to_path
 from bertfam.training.checkpoints import manifest
 
 # Parts of the names of folders that Orbax has not finished, and of those being deleted.
@@ -26,7 +26,8 @@ def existing(model_dir: str | Path) -> Path:
     """Return MODEL_DIR/checkpoints; raise UserError if it does not exist."""
     path = folder(model_dir)
     if not path.is_dir():
-        raise UserError(f"{model_dir} has no checkpoints; train a model there with `bertfam pretrain --model_dir={model_dir}`")
+        fix = missing_folder(model_dir) or f"train a model there with `bertfam pretrain --model_dir={model_dir}`"
+        raise UserError(f"{model_dir} has no checkpoints; {fix}")
     return path
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from bertfam.data import vocabularies
-from bertfam.errors import UserError
+from bertfam.interop.folders import check_is_run
 from bertfam.storage.files import new_folder
 from bertfam.storage.paths import copy_folder, to_path
 from bertfam.training.checkpoints import manifest, selection
@@ -27,15 +27,15 @@ def copy_weights(model_dir: str | Path, target: str | Path, step: int | None = N
     Raises:
       UserError: if there is no such step, it is damaged, configuration or vocabulary is missing, or the folder cannot be written.
     """
+    model_dir_files.check(to_path(model_dir))
+    check_is_run(model_dir)
+    vocabulary = vocabularies.load(to_path(model_dir) / "vocab")
     items = ("params", "average")
     step = selection.find(model_dir, step, items)
-    if absent := next((name for name in ("config.gin", "vocab") if not (to_path(model_dir) / name).exists()), None):
-        raise UserError(f"{model_dir} has no {absent}, which a copy requires; restore it")
-    model_dir_files.check(to_path(model_dir))
     with new_folder(target) as folder:
         (folder / "config.gin").write_bytes((to_path(model_dir) / "config.gin").read_bytes())
         copy_folder(to_path(model_dir) / "vocab", folder / "vocab")
-        model_dir_files.write(folder, vocabularies.load(folder / "vocab").fingerprint)
+        model_dir_files.write(folder, vocabulary.fingerprint)
         copy = folder / "checkpoints" / "0"
         for item in items:
             if (saved := selection.folder(model_dir) / str(step) / item).is_dir():

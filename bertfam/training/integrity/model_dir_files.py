@@ -56,7 +56,8 @@ def check(model_dir: Path) -> None:
     for name, digest in record["files"].items():
         path = model_dir / name
         if not path.is_file():
-            raise UserError(f"{path}, which this run has written, is missing; restore it")
+            where = f' ({model_dir / NAME} has its text, as "config")' if name == CONFIG else ""
+            raise UserError(f"{path}, which this run has written, is missing; restore it{where}")
         if _digest(path) == digest:
             continue
         if name != CONFIG:

@@ -1,0 +1,79 @@
+"""Environment variables of JAX, XLA and bertfam: values that have no meaning are refused before any work."""
+
+import os
+import re
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from bertfam.errors import UserError, warn
+from bertfam.storage.files import nearest_existing
+
+_FOLDERS = ("JAX_COMPILATION_CACHE_DIR", "BERTFAM_CACHE")
+_ALLOCATORS = ("default", "platform", "bfc", "cuda_async", "vmm")
+_MEMORY = "write a share of the GPU's memory above 0, such as 0.9"
+# variable -> whether a value has a meaning, and what to write. JAX and XLA take these at their word, or refuse them once devices
+# are started, in words that do not name the variable.
+_VALUES: dict[str, tuple[Callable[[str], bool], str]] = {
+    "JAX_NUM_CPU_DEVICES": (
+        lambda text: int(text) >= 1 or int(text) == -1,
+        "write how many devices the CPU stands for, 1 or more",
+    ),
+    "XLA_CLIENT_MEM_FRACTION": (lambda text: float(text) > 0, _MEMORY),
+    "XLA_PYTHON_CLIENT_MEM_FRACTION": (lambda text: float(text) > 0, _MEMORY),
+    "XLA_PYTHON_CLIENT_ALLOCATOR": (lambda text: text.lower() in _ALLOCATORS, f"write one of {', '.join(_ALLOCATORS)}"),
+}
+
+
+def check() -> None:
+    """Raise UserError for a variable whose value has no meaning; it does not import JAX."""
+    for name, (has_meaning, fix) in _VALUES.items():
+        if (text := os.environ.get(name)) is None:
+            continue
+        is_sound = False
+        with suppress(ValueError):
+            is_sound = has_meaning(text)
+        if not is_sound:
+            raise UserError(f"{name}={text}: this environment variable has no such value; {fix}, or unset it")
+    _check_xla_flags(os.environ.get("XLA_FLAGS", ""))
+    for name in _FOLDERS:
+        text = os.environ.get(name, "")
+        if text and "://" not in text and not os.path.isdir(nearest := nearest_existing(os.path.expanduser(text))):
+            raise UserError(f"{name}={text}: {nearest} is not a folder; name a folder in this environment variable, or unset it")
+    _check_compilation_cache(os.environ.get("JAX_COMPILATION_CACHE_DIR", ""))
+
+
+def _check_xla_flags(text: str) -> None:
+    """Raise UserError for a file of flags that is missing, for which XLA would abort the process."""
+    first = text.split(maxsplit=1)[0] if text.strip() else ""
+    if first and not first.startswith("--") and not os.path.isfile(text):
+        raise UserError(
+            f"XLA_FLAGS={text}: a flag of XLA begins with --, and there is no file of flags {text}; correct this environment "
+            "variable, or unset it"
+        )
+
+
+def _check_compilation_cache(text: str) -> None:
+    """Warn once about a cache of programs that cannot be written, where JAX warns for each program."""
+    if text and "://" not in text and not os.access(nearest_existing(text), os.W_OK | os.X_OK):
+        warn(
+            [
+                f"JAX_COMPILATION_CACHE_DIR={text} cannot be written, so programs that are compiled now are not kept; name "
+                "another folder, or unset this environment variable"
+            ]
+        )
+        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "1e9"  # JAX keeps no program that compiled faster
+
+
+def mistake(error: ValueError) -> UserError | None:
+    """Return the mistake in an environment variable that JAX refuses when it is imported; None for any other error."""
+    refused = re.search(r"for (?:JAX flag|environment) '?(jax_\w+)", str(error), re.IGNORECASE)
+    name = refused[1].upper() if refused else ""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not refused and frames and Path(frames[-1].filename).parts[-3:] == ("jax", "_src", "config.py"):
+        # A number that Python cannot read; the message quotes its text alone.
+        name = next((key for key, text in os.environ.items() if key.startswith("JAX_") and str(error).endswith(repr(text))), "")
+    if name not in os.environ:
+        return None
+    return UserError(f"{name}={os.environ[name]}: JAX knows no such value of this environment variable; unset it, or correct it")

@@ -1,0 +1,87 @@
+"""Model folders that miss a part or have a damaged one, and names of the hub: one line names what is missing, and the fix."""
+
+import shutil
+
+import pytest
+from command_line import in_process, listing
+from model_folders import copy_run
+
+READERS = {
+    "pretrain": ["pretrain", "--model_dir={}"],
+    "check": ["check", "--model_dir={}"],
+    "evaluate": ["evaluate", "--model_dir={}", "--cache_dir={cache}"],
+    "fill": ["fill", "--model_dir={}", "a [MASK]"],
+    "generate": ["generate", "--model_dir={}", "a"],
+    "export": ["export", "--model_dir={}", "--output=e"],
+    "replay": ["replay", "--model_dir={}", "--step=6"],
+    "copy": ["checkpoints", "--model_dir={}", "--copy_weights=c"],
+    "init_from": ["pretrain", "--model_dir=n", "--init_from={}", "--input={text}"],
+    "distill": ["distill", "--model_dir=n", "--teacher={}", "--gin_file=runs/quickstart_student.gin", "--input={text}"],
+}
+CONFIG_READERS = READERS | {"preview": ["preview", "--model_dir={}"], "explain": ["explain", "AdamW", "--model_dir={}"]}
+
+
+@pytest.fixture
+def damaged(trained, tmp_path, monkeypatch):
+    """Copy of the finished run without its token cache, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    model_dir = copy_run(trained.model_dir, tmp_path / "model")
+    shutil.rmtree(model_dir / "cache")
+    return model_dir
+
+
+def refused(trained, tmp_path, words, name="model"):
+    before = listing(tmp_path)
+    done = in_process(
+        *(word.format(name, text=trained.folder / "text/train.txt", cache=trained.model_dir / "cache") for word in words)
+    )
+    assert done.returncode == 2 and listing(tmp_path) == before, done.stderr
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+@pytest.mark.parametrize("command", READERS)
+def test_a_vocabulary_that_is_gone_or_damaged_is_named(trained, damaged, tmp_path, command):
+    (damaged / "vocab/tokenizer.json").write_text("{")
+    line = refused(trained, tmp_path, READERS[command])
+    assert "model/vocab, the vocabulary of the model" in line and "tokenizer.json" in line and "restore it" in line
+    shutil.rmtree(damaged / "vocab")
+    line = refused(trained, tmp_path, READERS[command])
+    assert "model/vocab, the vocabulary of the model" in line and "is missing" in line and "restore it" in line
+
+
+def test_the_copy_of_the_vocabulary_in_the_token_cache_is_named(trained, damaged, tmp_path):
+    shutil.copytree(trained.model_dir / "cache", damaged / "cache")
+    (damaged / "vocab/tokenizer.json").write_text("")
+    assert "model/cache/vocab" in refused(trained, tmp_path, READERS["fill"])
+    shutil.rmtree(damaged / "vocab")
+    shutil.copytree(damaged / "cache/vocab", damaged / "vocab")
+    assert in_process("check", "--model_dir=model").returncode == 0
+
+
+@pytest.mark.parametrize("command", CONFIG_READERS)
+def test_a_configuration_that_is_gone_is_named_with_the_copy_of_its_text(trained, damaged, tmp_path, command):
+    (damaged / "config.gin").unlink()
+    line = refused(trained, tmp_path, CONFIG_READERS[command])
+    assert "model/config.gin, which this run has written, is missing" in line and "model/files.json" in line
+
+
+@pytest.mark.parametrize("command", sorted(CONFIG_READERS.keys() - {"pretrain", "check"}))
+def test_nothing_is_downloaded_from_the_hub(trained, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    for name in ("bert-base-uncased", "google/electra"):
+        assert f"hf download {name} " in refused(trained, tmp_path, CONFIG_READERS[command], name)
+
+
+@pytest.mark.parametrize("words", [["import", "--input={}", "--output=i"], ["encode", "--vocab={}", "a text"]])
+def test_nothing_is_downloaded_from_the_hub_by_commands_without_a_model_folder(trained, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    assert "hf download bert-base-uncased " in refused(trained, tmp_path, words, "bert-base-uncased")
+    assert "there is no folder /none/here" in refused(trained, tmp_path, words, "/none/here")
+
+
+def test_a_huggingface_folder_is_answered_with_import(trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf/config.json").write_text("{}")
+    assert "`bertfam import --input=hf " in refused(trained, tmp_path, READERS["export"], "hf")
