@@ -21,7 +21,7 @@ MAX_FOLDER_MODULES = 15
 LEVELS = (
     ("errors", "interrupts", "features", "moved", "subprocesses", "suggest", "version"),
     ("storage",),
-    ("kernels",),
+    ("arguments", "environment", "kernels"),
     ("layers",),
     ("corruption", "models", "sharding"),
     ("config",),
