@@ -22,7 +22,7 @@ from bertfam.training.run_plan import duration
 # Fraction of a device's memory that programs may use; the rest is for arrays outside any program, such as prefetched batches.
 _SHARE = 0.97
 # A run is not compiled if its estimate exceeds the memory by this factor; estimates were too high by up to this factor.
-SLACK = 1.15
+_SLACK = 1.15
 # Largest number of programs that are compiled for one piece of advice.
 _TRIES = 8
 _REPORT_SECONDS = 30
@@ -88,7 +88,7 @@ def advise(
         changed = functools.reduce(lambda run, change: change.apply(run), chosen, run)
         lines = tuple(line for change in chosen for line in change.lines)
         try:
-            if changed in seen or not _may_fit(changed, len(devices), slices_of(devices), SLACK * usable(memory)):
+            if changed in seen or not _may_fit(changed, len(devices), slices_of(devices), _SLACK * usable(memory)):
                 continue
             if build(lines) != changed:  # the run's files bind the value elsewhere, such as in a scope
                 continue

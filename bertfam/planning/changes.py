@@ -52,8 +52,13 @@ def changes(run: Run, devices: int, slices: int = 1) -> Iterator[tuple[Change, .
 
 def with_remat(run: Run, remat: str) -> Run:
     """Return the run with another level of recomputation."""
+    return with_execution(run, remat=remat)
+
+
+def with_execution(run: Run, **changed: str) -> Run:
+    """Return the run with other options of `Execution`."""
     objective: Any = run.objective
-    return _with_objective(run, execution=dataclasses.replace(objective.execution, remat=remat))
+    return _with_objective(run, execution=dataclasses.replace(objective.execution, **changed))
 
 
 def mesh_lines(shape: MeshShape, old: MeshShape | None = None) -> tuple[str, ...]:

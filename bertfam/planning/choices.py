@@ -14,8 +14,8 @@ from jax.sharding import AbstractMesh
 from bertfam.errors import UserError
 from bertfam.layers.execution import AUTO, REFERENCE
 from bertfam.objectives.objective import Objective
-from bertfam.planning.advice import SLACK, required_bytes, usable
-from bertfam.planning.changes import REMATS
+from bertfam.planning.advice import required_bytes, usable
+from bertfam.planning.changes import REMATS, with_execution
 from bertfam.planning.estimate import estimate
 from bertfam.planning.programs import stages_of
 from bertfam.planning.tracing import traces_for
@@ -32,11 +32,12 @@ REFERENCES: Mapping[str, Any] = {f"{EXECUTION}{name}": value for name, value in 
 
 # Most layers that are unrolled on GPUs; each takes about 2.5 seconds to compile (BERT-large on an H100: 64 s).
 _MOST_UNROLLED = 48
-# Programs had up to this many times the bytes of their estimate; see docs/planning.md.
+# Estimates that differ from the memory by less than this factor are confirmed by compiling; see docs/planning.md.
 _MARGIN = 1.25
-# Time of a step by what it recomputes, and tokens of a microbatch on a device that take twice as long as in a large one.
-_REMAT_TIMES = {"none": 1.0, "dots": 1.14, "full": 1.33}
-_FEW_TOKENS = 512
+# Time of a step by what it recomputes, and the tokens whose time each microbatch costs on a device; measured on BERT-base with
+# rows of 512 tokens on an H200, 2026-11-29 (docs/planning.md).
+_REMAT_TIMES = {"none": 1.0, "dots": 1.14, "full": 1.30}
+_MICROBATCH_TOKENS = 1800
 _GIB = 2**30
 
 
@@ -136,11 +137,13 @@ def choose_memory(run: Run, devices: int, slices: int, memory: int | None, requi
         return {name: Choice(REFERENCES[name], "memory unknown") for name in names}
     room, correction, estimates = usable(memory), 1.0, dict[Run, int]()
     for candidate in _candidates(run, devices, slices):
-        estimates[candidate] = _estimated(candidate, devices, slices)
+        estimates[candidate] = _estimated(_scanned(candidate), devices, slices)
         size, origin = int(estimates[candidate] * correction), "estimated"
-        if size > (SLACK if correction == 1 else 1) * room:
-            continue
         if size * _MARGIN > room:
+            # Unrolled programs keep less than scanned ones, and more than the estimate of an unrolled one.
+            least = size if correction != 1 else _estimated(candidate, devices, slices) / _MARGIN
+            if least > room:
+                continue
             size, origin = required(candidate), "compiled"
             correction = size / estimates[candidate]
         if size <= room:
@@ -168,7 +171,7 @@ def _candidates(run: Run, devices: int, slices: int) -> Iterator[Run]:
 
     def time(candidate: tuple[str, int]) -> float:
         level, count = candidate
-        return _REMAT_TIMES[level] * (1 + _FEW_TOKENS * count / tokens)
+        return _REMAT_TIMES[level] * (1 + _MICROBATCH_TOKENS * count / tokens)
 
     for level, count in sorted(itertools.product(REMATS if remat == AUTO else [remat], fitting), key=time):
         yield with_choices(run, {REMAT: Choice(level, ""), MICROBATCHES: Choice(count, "")})
@@ -181,6 +184,10 @@ def _divides(run: Run, mesh: AbstractMesh, count: int) -> bool:
     except UserError:
         return False
     return True
+
+
+def _scanned(run: Run) -> Run:
+    return with_execution(run, layers="scan")
 
 
 def _estimated(run: Run, devices: int, slices: int) -> int:

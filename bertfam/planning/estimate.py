@@ -11,7 +11,7 @@ from flax import linen as nn
 from jax.sharding import AbstractMesh
 
 from bertfam.planning.bounds import Bound, bound
-from bertfam.planning.changes import with_remat
+from bertfam.planning.changes import with_execution
 from bertfam.planning.tracing import SUMMED_AXES, Array, GradientTrace, trace, traced_platform
 from bertfam.sharding.chips import Chip
 from bertfam.sharding.named_shardings import batch_shardings, check_batch, padded_decoder_rows, partition_spec
@@ -174,7 +174,7 @@ def _cached(key: Any, make: Callable[[], Any]) -> Any:
 
 
 def _boxed_state(run: Run) -> TrainState:
-    objective = with_remat(run, "none").objective  # recomputation does not change the state
+    objective = with_execution(run, remat="none", layers="scan").objective  # neither changes the state
     key = ("state", objective, run.optimizer, run.shape(0), run.average_decay is None)
     state: TrainState = _cached(key, lambda: run.boxed_state)
     return state
