@@ -157,7 +157,18 @@ def _check_current_folder() -> None:
         raise UserError("the current folder does not exist any more; change to another one") from None
 
 
+def _check_line_ends(words: Sequence[str]) -> None:
+    """Refuse the carriage returns that a script with Windows line ends puts behind the last word of each line."""
+    for word in words:
+        if word.endswith("\r") and (word == "\r" or word.startswith("-")):
+            raise UserError(
+                f"{word}: a carriage return ends this word, as in a script with Windows line ends: convert the script (dos2unix "
+                "SCRIPT, or tr -d '\\r' < SCRIPT > NEW)"
+            )
+
+
 def _run(argv: list[str]) -> int:
+    _check_line_ends(argv)
     try:
         name, flags = _choose(argv)
         module = importlib.import_module(f"bertfam.commands.{COMMANDS[name].module}")

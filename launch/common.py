@@ -93,6 +93,9 @@ def make_parser(path: str, text: str, usage: str) -> argparse.ArgumentParser:
 
 def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Return the launcher's flags, and the command after the first `--`; [] if there is none."""
+    for text in words:
+        if text.endswith("\r"):
+            parser.error(f"{text!r}: a carriage return ends this word, as in a script with Windows line ends: convert the script")
     cut = words.index("--") if "--" in words else len(words)
     return parser.parse_args(words[:cut]), list(words[cut + 1 :])
 

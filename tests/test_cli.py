@@ -425,3 +425,9 @@ def test_closed_output_gives_no_traceback():
     done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True)
     os.close(write)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_carriage_return_of_a_windows_script_is_named(toy, capsys):
+    for words in (["--json\r"], ["--input_format=\r"], ["\r"]):
+        assert cli.main(["toy", "--model_dir=m", *words]) == 2
+        assert "Windows line ends" in capsys.readouterr().err

@@ -19,7 +19,7 @@ MAX_FOLDER_MODULES = 15
 # From the lowest to the highest. A module imports from its own folder and from lower levels only; the folders of one level are
 # independent of each other.
 LEVELS = (
-    ("errors", "interrupts", "features", "moved", "subprocesses", "suggest", "version"),
+    ("errors", "interrupts", "features", "moved", "plurals", "subprocesses", "suggest", "version"),
     ("storage",),
     ("arguments", "environment", "kernels"),
     ("layers",),

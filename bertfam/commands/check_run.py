@@ -19,6 +19,7 @@ from bertfam.data.token_cache.builder import check_not_empty, check_size, finger
 from bertfam.data.token_cache.cache import TokenCache
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import warn
+from bertfam.plurals import plural
 from bertfam.storage.paths import to_path
 from bertfam.training.checkpoints import selection
 from bertfam.training.run import Run
@@ -174,7 +175,7 @@ def _duplicates_text(duplicates: Duplicates) -> str:
     if not duplicates.held_out:
         return "no held-out document to compare"
     return (
-        f"{duplicates.exact:,} exact and {duplicates.near:,} near of {duplicates.held_out:,} held-out documents; "
+        f"{duplicates.exact:,} exact and {duplicates.near:,} near of {plural(duplicates.held_out, 'held-out document')}; "
         f"{duplicates.passages:.1%} of the held-out passages are training text"
     )
 

@@ -6,6 +6,7 @@ import argparse
 import gzip
 import io
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +18,8 @@ from bertfam.data.corpora.c4.rules import RULES, PageRules, check_rules
 from bertfam.data.corpora.c4.tally import Tally
 from bertfam.data.corpora.sentences import LANGUAGES, UNDETERMINED
 from bertfam.errors import UserError, warn
-from bertfam.storage.files import check_file, new_file, write_text
+from bertfam.plurals import plural
+from bertfam.storage.files import new_file, write_text
 
 SUMMARY = "clean web text as C4 was, with a report of what each rule removed"
 EXAMPLE = """\
@@ -72,7 +74,7 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.data.corpora.text_files import TextFiles
 
     output, report = Path(args.output), Path(args.report) if args.report else None
-    _check_outputs(output, report)
+    _check_outputs(args)
     rules = _rules(args)
     corpus = TextFiles(
         train=tuple(args.input),
@@ -81,8 +83,6 @@ def main(args: argparse.Namespace) -> int:
         encoding=args.encoding or "utf-8",
         validation_fraction=0.0,
     )
-    if any(isinstance(path, Path) and path.absolute() == output.absolute() for path in corpus.files("train")):
-        raise UserError(f"{output} is both --input and --output: name another file to write")
 
     tally = Tally(tuple(rule for rule in RULES if rule in rules.rules or rule == "few_sentences"))
     pages = tqdm(corpus.texts("train"), "cleaning", unit=" pages", disable=not sys.stderr.isatty(), leave=False)
@@ -102,7 +102,7 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(results, ensure_ascii=False))
     else:
-        print(f"{tally.table()}\n{output}: {tally.kept.pages:,} of {tally.seen.pages:,} pages")
+        print(f"{tally.table()}\n{output}: {tally.kept.pages:,} of {plural(tally.seen.pages, 'page')}")
     return 0
 
 
@@ -169,14 +169,14 @@ def _settings(args: argparse.Namespace, rules: PageRules) -> dict[str, Any]:
     return settings
 
 
-def _check_outputs(output: Path, report: Path | None) -> None:
-    if not output.name.endswith(_ENDINGS):
-        raise UserError(f"--output={output} must end in {', '.join(_ENDINGS)}, which says whether it is compressed")
-    check_file(output, flag="--output")
-    if report:
-        if report.absolute() == output.absolute():
-            raise UserError(f"--report={report} is --output too: name another file")
-        check_file(report, flag="--report")
+def _check_outputs(args: argparse.Namespace) -> None:
+    if not args.output.endswith(_ENDINGS):
+        raise UserError(f"--output={args.output} must end in {', '.join(_ENDINGS)}, which says whether it is compressed")
+    flags.check_output_file(args, "output")
+    if args.report:
+        if os.path.abspath(args.report) == os.path.abspath(args.output):
+            raise UserError(f"--report={args.report} is --output too: name another file")
+        flags.check_output_file(args, "report")
 
 
 @contextmanager

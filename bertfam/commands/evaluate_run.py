@@ -24,6 +24,7 @@ from bertfam.evaluation.perplexity import lacks_words, perplexities
 from bertfam.evaluation.sentence_scores import scorer
 from bertfam.interop.folders import is_huggingface
 from bertfam.planning.choices import choose_execution, with_choices
+from bertfam.plurals import plural
 from bertfam.sharding.mesh import MeshShape
 from bertfam.storage.paths import to_path
 from bertfam.training.checkpoints import selection
@@ -80,13 +81,14 @@ def held_out_text(args: argparse.Namespace, split: str) -> int:
         print(json.dumps(result))
         return 0
     print(f"{_at(evaluation.step)}{args.model_dir} on the {split} split of {cache.directory}")
-    print(f"{held_out.rows:,} rows of {stage.length} tokens in {held_out.steps:,} batches of {held_out.batch_size:,}")
+    batches = plural(held_out.steps, "batch", "batches")
+    print(f"{plural(held_out.rows, 'row')} of {stage.length} tokens in {batches} of {held_out.batch_size:,}")
     print("targets: " + ", ".join(f"{count:,} {name}" for name, count in targets.items()))
     for name, value in scores.items():
         print(f"  {name:<24} {value:.4f}" if value < 1e6 else f"  {name:<24} {value:.4g}")
     for name, values in corpora.items():
         rows = held_out.corpora[name].rows
-        print(f"{name} ({rows:,} rows): " + "  ".join(f"{metric} {value:.4g}" for metric, value in values.items()))
+        print(f"{name} ({plural(rows, 'row')}): " + "  ".join(f"{metric} {value:.4g}" for metric, value in values.items()))
     return 0
 
 
@@ -212,7 +214,8 @@ def minimal_pairs(args: argparse.Namespace) -> int:
         numbers = {name: result.numbers() for name, result in results.items()}
         print(json.dumps({"step": step, "score": scores.description, **total.numbers(), "chance": CHANCE, "files": numbers}))
     else:
-        print(f"  {'all':<{width}} {total.accuracy:.4f}  of {total.pairs:,} pairs, {total.ties:,} ties; chance is {CHANCE}")
+        counts = f"{plural(total.pairs, 'pair')}, {plural(total.ties, 'tie')}"
+        print(f"  {'all':<{width}} {total.accuracy:.4f}  of {counts}; chance is {CHANCE}")
     return 0
 
 

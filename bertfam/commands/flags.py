@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import os
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bertfam.data.corpora.formats import INPUT_FORMATS
 from bertfam.data.corpora.sentences import LANGUAGES, UNDETERMINED
 from bertfam.errors import UserError
 from bertfam.storage.buckets import is_remote
+from bertfam.storage.files import check_file
 from bertfam.storage.paths import to_path
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ TFDS_TASKS = (
 )
 _LONGEST_NAME, _LONGEST_PATH = 255, 4000  # bytes, on Linux
 _DEFAULTS = "tasks/text.gin"  # every other file overrides it
+_READ = ("input", "language_input", "validation_input", "gin_file", "bad_words")  # flags of files that a command reads
 _WHERE = ("input", "language_input", "task")  # where text comes from
 # Flags that describe how --input is read.
 _OF_INPUT = ("validation_input", "input_format", "text_field", "encoding", "language")
@@ -146,6 +149,24 @@ def check_model_dir(args: argparse.Namespace, *, huggingface: bool = True) -> No
     from bertfam.interop.folders import check_is_model, check_is_run
 
     (check_is_model if huggingface else check_is_run)(args.model_dir)
+
+
+def check_output_file(args: argparse.Namespace, name: str, **options: Any) -> None:
+    """Raise UserError unless the file of --`name` can be written, and is none that the command reads.
+
+    Args:
+      args: the flags.
+      name: the flag, without dashes.
+      options: those of `bertfam.storage.files.check_file`.
+    """
+    output = os.path.abspath(getattr(args, name))
+    for flag in _READ:
+        given = getattr(args, flag, None) or []
+        for pattern in [given] if isinstance(given, str) else given:
+            path = pattern.partition("=")[2] if flag == "language_input" else pattern
+            if fnmatch.fnmatch(output, os.path.abspath(path)) or os.path.realpath(output) == os.path.realpath(path):
+                raise UserError(f"{getattr(args, name)} is both --{flag} and --{name}: name another file to write")
+    check_file(getattr(args, name), flag=f"--{name}", **options)
 
 
 def add_processes(parser: argparse.ArgumentParser) -> None:
@@ -318,12 +339,13 @@ def load_config(
     import dataclasses
 
     from bertfam.config import Defaults, load
+    from bertfam.config.paths import shipped
 
     defaults = defaults or Defaults()
     files = args.gin_file if gin_files is None else gin_files
     saved = [name for name in files if name not in args.gin_file]
     bindings = [*text_bindings(args, _mixture_rates(args, in_child=not reads_text)), *bindings, *args.gin_bindings]
-    under = [_DEFAULTS, *defaults.files]
+    under = [shipped(name) for name in (_DEFAULTS, *defaults.files)]
     config = load([*under, *files], bindings, _configurable_modules(args), saved=saved, defaults=defaults.bindings)
     config = _with_kept_rows(args, config)
     config = dataclasses.replace(config, files=tuple(files))  # those that messages name
@@ -355,10 +377,11 @@ def load_files(args: argparse.Namespace, more: Sequence[str] = ()) -> Config:
     import dataclasses
 
     from bertfam.config import load
+    from bertfam.config.paths import shipped
 
     if not args.gin_file:
         raise UserError("no configuration: give --gin_file=FILE (runs/quickstart.gin, say)")
-    config = load([_DEFAULTS, *args.gin_file], [*more, *args.gin_bindings], args.module_import)
+    config = load([shipped(_DEFAULTS), *args.gin_file], [*more, *args.gin_bindings], args.module_import)
     return dataclasses.replace(config, files=tuple(args.gin_file))  # those that messages name
 
 

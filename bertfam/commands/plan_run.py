@@ -23,6 +23,7 @@ from bertfam.planning.report import row as make_row
 from bertfam.planning.shardings import shardings, shardings_text
 from bertfam.planning.slices import Slice
 from bertfam.planning.tracing import traces_for
+from bertfam.plurals import plural
 from bertfam.sharding.chips import memory_bytes
 from bertfam.training.run import Run
 from bertfam.training.run_plan import duration, execution_settings, execution_text
@@ -84,7 +85,7 @@ def run(args: argparse.Namespace, slices: Sequence[Slice]) -> int:
     else:
         length = run.stages[-1].length
         _print_each(
-            f"{name}: at most {count:,} rows of {length} tokens per device fit at once (as compiled, to an eighth)"
+            f"{name}: at most {plural(count, 'row')} of {length} tokens per device fit at once (as compiled, to an eighth)"
             for name, count in most.items()
         )
     return 0
@@ -191,7 +192,7 @@ def _compile(jobs: Sequence[tuple[Slice, Job]]) -> list[Row]:
         _report(f"[{done + 1}/{len(jobs)}] {slice.name}: {job.name}{left}")
         rows.append(make_row(job.compile(largest=10), slice))
     took = duration(time.monotonic() - start)
-    _report(f"compiled {len(jobs)} program{'s' * (len(jobs) > 1)} in {took}")
+    _report(f"compiled {plural(len(jobs), 'program')} in {took}")
     return rows
 
 

@@ -7,8 +7,8 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bertfam.commands import flags
 from bertfam.errors import UserError
-from bertfam.storage.files import check_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +28,7 @@ def check(args: argparse.Namespace, slices: Sequence[Slice]) -> None:
         return
     if other := next((flag for flag in _OTHERS if getattr(args, flag)), None):
         raise UserError(f"--{other} has no effect with --search, which plans the training step only: remove it")
-    check_file(args.output, flag="--output")
+    flags.check_output_file(args, "output")
 
 
 def search(args: argparse.Namespace, build: Builder, slice: Slice, report: Report) -> int:

@@ -23,6 +23,7 @@ from bertfam.errors import UserError, warn
 from bertfam.multihost import preemption
 from bertfam.multihost.processes import Processes
 from bertfam.multihost.same_code import check_modules
+from bertfam.plurals import plural
 from bertfam.storage import locks
 from bertfam.storage.files import is_used
 from bertfam.storage.paths import to_path
@@ -138,7 +139,10 @@ def run(args: argparse.Namespace, processes: Processes, teacher: session.Teacher
             state = initial.place(job, outputs.checkpoints)
         del initial  # The parameters are on the devices now, so the host's copies are freed.
         step, hooks, seconds = _train(job, state, outputs, evaluated)
-    print(f"{step - job.checkpoint.first_step:,} updates in {duration(sum(seconds.values()))}: {shares(seconds)}", flush=True)
+    print(
+        f"{plural(step - job.checkpoint.first_step, 'update')} in {duration(sum(seconds.values()))}: {shares(seconds)}",
+        flush=True,
+    )
     if step < job.run.total_steps or any(hook.owed(step) for hook in hooks):
         print(f"stopped after step {step:,} of {job.run.total_steps:,}, which is saved; the same command resumes it", flush=True)
         return preemption.EXIT_CODE

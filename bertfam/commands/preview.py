@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from bertfam.commands import flags
 from bertfam.errors import UserError
-from bertfam.storage.files import check_file
+from bertfam.plurals import plural
 from bertfam.storage.paths import to_path
 
 if TYPE_CHECKING:
@@ -96,12 +96,12 @@ def main(args: argparse.Namespace) -> int:
     if args.overwrite and not args.html:
         raise UserError("--overwrite says what --html may replace: give --html=FILE with it")
     if args.html:
-        check_file(args.html, flag="--html", replaces=args.overwrite, otherwise="give --overwrite to replace it")
+        flags.check_output_file(args, "html", replaces=args.overwrite, otherwise="give --overwrite to replace it")
     config = _load_config(args)
     run = config.build("Run") if config.binds("Run.stages") else None  # objectives alone make no run
     data = run.data if run else config.build("TextData")
     if run and args.step >= run.total_steps:
-        raise UserError(f"--step={args.step} is beyond the run's {run.total_steps} steps")
+        raise UserError(f"--step={args.step} is beyond the run's {plural(run.total_steps, 'step')}")
     stages = run.stages if run else (Stage(_MOST_STEPS, _LENGTH, min(args.examples, _MOST_STEPS)),)
     index, within = locate(stages, args.step)
     if args.length:

@@ -17,6 +17,7 @@ from bertfam.commands import flags
 from bertfam.errors import TrainingError, UserError, warn
 from bertfam.multihost.processes import Processes
 from bertfam.multihost.same_code import check_modules
+from bertfam.plurals import plural
 from bertfam.sharding.mesh import MeshShape
 from bertfam.storage.paths import to_path
 from bertfam.training.checkpoints import Checkpoints, has_training_state, retention, selection
@@ -88,7 +89,7 @@ def run(args: argparse.Namespace, processes: Processes) -> int:
     if processes.first and args.json:
         _print_json(job, replayed, comparison)
     last = replayed[0].digests[job.last]
-    report("\n".join([f"loss {last.loss!r}, {len(last.leaves()):,} digests", *comparison.notes]))
+    report("\n".join([f"loss {last.loss!r}, {plural(len(last.leaves()), 'digest')}", *comparison.notes]))
     if comparison.faults:
         first, *others = comparison.faults  # The others may follow from the first.
         raise TrainingError(first + (f" (and {len(others)} more: --json lists all)" if others and not args.json else ""))

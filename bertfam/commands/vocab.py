@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from bertfam.commands import flags
 from bertfam.data.vocabularies.layouts import DEFAULT_LAYOUTS, LAYOUTS
 from bertfam.errors import UserError
+from bertfam.plurals import plural
 from bertfam.storage.buckets import is_remote
 from bertfam.storage.files import check_writable, is_used, new_folder, recover, replaced_folder
 from bertfam.storage.paths import to_path
@@ -158,21 +159,21 @@ def main(args: argparse.Namespace) -> int:
 def _learn(learner: Learner, words: Counter[str]) -> Vocabulary:
     """Learn pieces from word counts; report the progress and the learner's warnings."""
     start = time.monotonic()
-    _report(f"learning pieces from {words.total():,} words, {len(words):,} of them different")
+    _report(f"learning pieces from {plural(words.total(), 'word')}, {len(words):,} of them different")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         vocabulary = learner.learn(words)
     for warning in caught:
         _report(f"warning: {warning.message}")
-    _report(f"learnt {vocabulary.size:,} pieces in {time.monotonic() - start:.1f} s")
+    _report(f"learnt {plural(vocabulary.size, 'piece')} in {time.monotonic() - start:.1f} s")
     return vocabulary
 
 
 def _format_summary(summary: dict[str, Any]) -> str:
     """Return the summary as text, with one line for each corpus of a mixture."""
     lines = [
-        f"{summary['output']}: {summary['size']:,} pieces from {summary['documents']:,} documents, "
-        f"{summary['characters']:,} characters, {summary['words']:,} words; "
+        f"{summary['output']}: {plural(summary['size'], 'piece')} from {plural(summary['documents'], 'document')}, "
+        f"{plural(summary['characters'], 'character')}, {plural(summary['words'], 'word')}; "
         f"{summary['pieces_per_word']:.3f} pieces per word, {summary['unk_share']:.3%} unknown"
     ]
     lines += [

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import re
 import traceback
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -27,6 +28,7 @@ from bertfam.config.parse import (
     render_binding,
 )
 from bertfam.errors import UserError
+from bertfam.version import __version__
 
 _LINE = 120
 
@@ -89,13 +91,14 @@ def load(
     if saved_sources:
         # First, so that a file which states them overrides them.
         statements = [*lint.added(), *statements]
-    complete = [lint.complete(statement) for statement in statements if isinstance(statement, Binding)]
-    live: lint.Bindings = {binding.key: binding for binding in complete}
-    lint.check_duplicates(complete)
-    lint.check_macros(complete, live)
-    lint.check_scopes(complete)
-    live = lint.drop_retired(live)
-    lint.check_types(live)
+    with _other_versions(saved_sources):
+        complete = [lint.complete(statement) for statement in statements if isinstance(statement, Binding)]
+        live: lint.Bindings = {binding.key: binding for binding in complete}
+        lint.check_duplicates(complete)
+        lint.check_macros(complete, live)
+        lint.check_scopes(complete)
+        live = lint.drop_retired(live)
+        lint.check_types(live)
     modules = tuple(dict.fromkeys(statement.module for statement in imports))
     return Config(lint.reduce(live), modules, tuple(gin_files), frozenset(saved_sources))
 
@@ -105,6 +108,20 @@ def _referred(defaults: Sequence[Override], statements: Iterable[Binding | Impor
     values = (statement.value for statement in statements if isinstance(statement, Binding))
     macros = {part.name for value in values for part in parts(value) if isinstance(part, Macro)}
     return [binding for binding in map(parse_override, defaults) if not binding.is_macro or binding.parameter in macros]
+
+
+@contextmanager
+def _other_versions(saved: Collection[str]) -> Iterator[None]:
+    """Add to a mistake in the file of a model folder, which no person wrote, that a newer version may have saved it."""
+    try:
+        yield
+    except UserError as error:
+        if not str(error).startswith(tuple(f"{source}:" for source in saved)):
+            raise
+        raise UserError(
+            f"{error}; a run has saved this, perhaps by a newer version: this is bertfam {__version__}, so update it "
+            "(pip install --upgrade bertfam)"
+        ) from error
 
 
 def file_binds(gin_files: Sequence[str], name: str) -> bool:

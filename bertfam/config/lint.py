@@ -267,11 +267,23 @@ def check_types(live: Bindings) -> None:
             )
         if not hints.fits(value, hint):
             repaired = hints.repair(value, hint)
-            fix = f"; write {repaired}" if repaired else _objective_hint(binding, value)
+            fix = f"; write {repaired}" if repaired else _share_hint(binding, hint, live) or _objective_hint(binding, value)
             raise UserError(
                 f"{binding.origin}: {label(binding)} must be {hints.describe(hint)}, not {render(value)}"
                 f"{macro_origins(binding.value, live)}{fix}"
             )
+
+
+def _share_hint(binding: Binding, hint: Any, live: Bindings) -> str:
+    """Return the hint, for a number of updates that is given as a share of them, at their number; "" for other values."""
+    value, total = resolve(binding.value, live), live.get(("", "", "TRAIN_STEPS"))
+    steps = resolve(total.value, live) if total else None
+    if not (
+        isinstance(value, float) and 0 < value < 1 and hints.fits(1, hint) and binding.parameter.endswith(("steps", "every"))
+    ):
+        return ""
+    share = f", such as {max(1, round(value * steps))}, which is this share of TRAIN_STEPS" if isinstance(steps, int) else ""
+    return f"; it is a number of updates, not a share of them: write a whole number{share}"
 
 
 def _objective_hint(binding: Binding, value: Any) -> str:

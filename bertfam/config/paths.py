@@ -1,9 +1,14 @@
-"""Lookup of gin files: beside the file that includes them, then the named path, then the files shipped with bertfam."""
+"""Lookup of gin files: beside the file that includes them, then the named path, then the files shipped with bertfam.
 
+What a shipped file includes is shipped too, so that no file of the current folder takes its place.
+"""
+
+import functools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from bertfam.errors import UserError
+from bertfam.errors import UserError, warn
 from bertfam.storage.paths import to_path
 from bertfam.suggest import nearest
 
@@ -14,6 +19,12 @@ def packaged_folder() -> Path:
     """Return the folder of gin files shipped with bertfam: inside the package if installed, else in the repository's root."""
     installed = _PACKAGE / "gin_configs"
     return installed if installed.is_dir() else _PACKAGE.parent / "gin_configs"
+
+
+def shipped(name: str) -> str:
+    """Return the path of the shipped file of this name, whatever the current folder has; the name itself if there is none."""
+    path = packaged_folder() / name
+    return str(path) if path.is_file() else name
 
 
 def read(name: str, named_at: str, beside: str | None = None) -> tuple[str, str]:
@@ -27,9 +38,13 @@ def read(name: str, named_at: str, beside: str | None = None) -> tuple[str, str]
     Raises:
       UserError: if there is no such file or it cannot be read.
     """
-    folders = [to_path(beside).parent] if beside else []
-    for path in (*(folder / name for folder in folders), to_path(name), packaged_folder() / name):
+    packaged = packaged_folder()
+    beside_it = [to_path(beside).parent / name] if beside else []
+    is_shipped = beside is not None and Path(os.path.realpath(beside)).is_relative_to(packaged)
+    for path in (*beside_it, *([] if is_shipped else [to_path(name)]), packaged / name):
         if path.is_file():
+            if path == to_path(name) and (packaged / name).is_file():
+                _report_shadow(named_at, name, packaged / name)
             try:
                 return shown(path), path.read_text(encoding="utf-8-sig")  # Windows editors begin files with a byte order mark
             except OSError as error:
@@ -41,9 +56,24 @@ def read(name: str, named_at: str, beside: str | None = None) -> tuple[str, str]
             raise UserError(f"{named_at}: {name} is a folder; name a gin file in it")
         if path.exists():
             raise UserError(f"{named_at}: {name} is a pipe or device; save the gin file, and name that")
+    parts = name.split(",")
+    if beside is None and len(parts) > 1 and all(map(_exists, parts)):
+        fix = " ".join(f"--gin_file={part}" for part in parts)
+        raise UserError(f"{named_at}: each file has a flag of its own; write {fix}")
     near = nearest(name, _candidates(to_path(name).parent), count=3)
     hint = f"did you mean {' or '.join(near)}?" if near else "give a path, or a name as in gin_configs/"
     raise UserError(f"{named_at}: no gin file {name} here or among those shipped with bertfam; {hint}")
+
+
+def _exists(name: str) -> bool:
+    return any(path.is_file() for path in (to_path(name), packaged_folder() / name))
+
+
+@functools.cache
+def _report_shadow(named_at: str, name: str, other: Path) -> None:
+    """Warn once about a file of the current folder that is read in place of a shipped one of the same name."""
+    if Path(name).resolve() != other.resolve() and Path(name).read_bytes() != other.read_bytes():
+        warn([f"{named_at}: {name} is the file in the current folder, not the one shipped with bertfam ({other})"])
 
 
 def shown(path: Path) -> str:

@@ -27,9 +27,9 @@ def first_sentence(name: str) -> str:
 @functools.cache
 def shipped_bindings() -> list[tuple[str, Binding]]:
     """Return (name of the file, binding) for every binding of a parameter in a shipped file; includes are not followed."""
-    found = []
+    found, folder = [], packaged_folder()
     for name in shipped_files():
-        own = shown(packaged_folder() / name)
-        statements = [s for s in parse_file(name, name) if isinstance(s, Binding) and s.origin.source == own]
+        own = shown(folder / name)
+        statements = [s for s in parse_file(str(folder / name), name) if isinstance(s, Binding) and s.origin.source == own]
         found += [(name, lint.complete(statement)) for statement in statements if not statement.is_macro]
     return found

@@ -20,6 +20,7 @@ from bertfam.decoding.prompts import prompt_format
 from bertfam.decoding.strategies import Greedy, Limits
 from bertfam.errors import UserError
 from bertfam.evaluation.target_scores import log_likelihoods
+from bertfam.plurals import plural
 from bertfam.suggest import did_you_mean
 
 _FEATURES = ("inputs", "targets")
@@ -224,7 +225,7 @@ def format_results(results: dict[str, dict[str, Any]]) -> Sequence[str]:
     """Format the results as lines of text."""
     lines = []
     for task, metrics in results.items():
-        lines.append(f"{task}: {metrics['examples']:,} examples")
+        lines.append(f"{task}: {plural(metrics['examples'], 'example')}")
         lines += [
             f"  {name:<24} {value:.4f}" if isinstance(value, float) else f"  {name:<24} {value}"
             for name, value in metrics.items()

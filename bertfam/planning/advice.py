@@ -14,6 +14,7 @@ from bertfam.errors import UserError
 from bertfam.planning.changes import changes, with_remat
 from bertfam.planning.estimate import estimate
 from bertfam.planning.programs import TRAINING, compile_programs
+from bertfam.plurals import plural
 from bertfam.sharding.mesh import MeshShape, slices_of
 from bertfam.sharding.rules import AXES
 from bertfam.training.run import Run
@@ -147,7 +148,7 @@ def most_rows(run: Run, devices: Sequence[jax.Device], memory: int, report: Repo
     rows = max((room - constant) // (two_rows - one_row), 1)
     fitting, too_many = 0, None
     while True:
-        report(f"trying {rows:,} row{'' if rows == 1 else 's'} per device")
+        report(f"trying {plural(rows, 'row')} per device")
         required = required_bytes(with_rows(rows), devices)
         if required <= room:
             fitting = rows

@@ -19,6 +19,7 @@ from bertfam.planning.changes import REMATS, with_execution
 from bertfam.planning.estimate import estimate
 from bertfam.planning.programs import stages_of
 from bertfam.planning.tracing import traces_for
+from bertfam.plurals import plural
 from bertfam.sharding.mesh import slices_of
 from bertfam.sharding.named_shardings import check_batch
 from bertfam.sharding.rules import AXES
@@ -105,7 +106,7 @@ def choose_execution(objective: Objective, platform: str) -> dict[str, Choice]:
     loop = Choice("scan", platform)
     if platform == "gpu":
         is_deep = layers > _MOST_UNROLLED
-        loop = Choice("scan" if is_deep else "unroll", f"{layers} layers on gpu")
+        loop = Choice("scan" if is_deep else "unroll", f"{plural(layers, 'layer')} on gpu")
     chosen = {"dtype": Choice("bfloat16" if is_fast else "float32", platform), "layers": loop}
     return {f"{EXECUTION}{name}": choice for name, choice in chosen.items() if getattr(objective.execution, name) == AUTO}
 

@@ -12,6 +12,7 @@ from bertfam.planning.bounds import Bound
 from bertfam.planning.changes import REMATS, with_remat
 from bertfam.planning.estimate import Estimate, estimate
 from bertfam.planning.programs import Program, stages_of
+from bertfam.plurals import plural
 from bertfam.sharding.chips import Chip
 from bertfam.sharding.mesh import MeshShape
 from bertfam.sharding.named_shardings import check_batch
@@ -84,7 +85,7 @@ def describe_layout(run: Run) -> str:
     zero1 = ", zero1" if run.mesh.zero1 else ""
     return (
         f"{' x '.join(axes) or '1 device'}{zero1}, remat {run.objective.execution.concrete.remat}, "
-        f"{run.microbatch_count} microbatch{'' if run.microbatch_count == 1 else 'es'}"
+        f"{plural(run.microbatch_count, 'microbatch', 'microbatches')}"
     )
 
 

@@ -17,6 +17,7 @@ from bertfam.planning.layouts import Layout, describe_layout, heaviest, layouts
 from bertfam.planning.programs import TRAINING, Program, jobs
 from bertfam.planning.report import columns
 from bertfam.planning.tracing import traces_for
+from bertfam.plurals import plural
 from bertfam.sharding.chips import Chip
 from bertfam.sharding.mesh import slices_of
 from bertfam.sharding.rules import AXES
@@ -51,12 +52,12 @@ def search(build: Builder, devices: Sequence[jax.Device], chip: Chip, memory: in
         return with_choices(run, choose_execution(run.objective, platform))
 
     run = build_chosen(())
-    report(f"estimating the layouts of {len(devices)} devices")
+    report(f"estimating the layouts of {plural(len(devices), 'device')}")
     with traces_for(platform):
         left = layouts(run, len(devices), slices_of(devices), chip, usable(memory))
     if not left:
         raise UserError(
-            f"by estimate no mesh of {len(devices)} devices fits this run, even with full recomputation: use more chips"
+            f"by estimate no mesh of {plural(len(devices), 'device')} fits this run, even with full recomputation: use more chips"
         )
     done: list[Layout] = []
     while left and len(done) < COMPILED:

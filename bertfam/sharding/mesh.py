@@ -13,6 +13,7 @@ import numpy as np
 from jax.experimental import mesh_utils
 
 from bertfam.errors import UserError
+from bertfam.plurals import plural
 from bertfam.sharding.rules import AXES, Rules
 
 
@@ -69,7 +70,7 @@ class MeshShape:
             rule = f"besides {free}=-1 must divide" if free else "must be"
             alternative = "" if free else ", or one of them -1 (all devices that the others leave)"
             raise UserError(
-                f"a mesh of {described} does not fit {devices} device{'' if devices == 1 else 's'}; "
+                f"a mesh of {described} does not fit {plural(devices, 'device')}; "
                 f"the product of MeshShape's axes {rule} {devices}{alternative}"
             )
         return shape

@@ -38,7 +38,7 @@ def nearest_existing(path: str | Path) -> Path:
     return next(above for above in (path, *path.absolute().parents) if os.path.lexists(above))
 
 
-def check_file(path: str | Path, *, flag: str = "", replaces: bool = False, otherwise: str = "remove it first") -> None:
+def check_file(path: str | Path, *, flag: str = "", replaces: bool = False, otherwise: str = "") -> None:
     """Raise UserError unless a local file can be written: a command that writes at its end calls this before its work.
 
     Args:
@@ -51,7 +51,7 @@ def check_file(path: str | Path, *, flag: str = "", replaces: bool = False, othe
     if os.path.isdir(path):
         raise UserError(f"{named} is a folder; name a file in it")
     if os.path.lexists(path) and not replaces:
-        raise UserError(f"{named} exists already: name another file, or {otherwise}")
+        raise UserError(f"{named} exists already: name another file{', or ' * bool(otherwise)}{otherwise}")
     if os.path.lexists(path) and not path.is_file():
         raise UserError(f"{named} is no regular file; name another")
     if not path.parent.is_dir():
@@ -70,7 +70,7 @@ def is_used(path: str | Path) -> bool:
 def check_unused(folder: str | Path) -> None:
     """Raise UserError unless the folder is absent or empty, and can be written."""
     if is_used(folder):
-        raise UserError(f"{folder} exists already: name another folder, or remove it first")
+        raise UserError(f"{folder} exists already: name another folder")
     check_writable(folder)
 
 

@@ -16,6 +16,7 @@ from bertfam.errors import UserError
 from bertfam.features import SENTENCES, RowShape
 from bertfam.models.conversion import adopted
 from bertfam.objectives.objective import Objective
+from bertfam.plurals import plural
 from bertfam.sharding.mesh import MeshShape
 from bertfam.training.checkpoints.retention import Keep
 from bertfam.training.hooks.base import Hook
@@ -304,7 +305,8 @@ def check_resumable(old: Run, new: Run, step: int, folder: str = "MODEL_DIR") ->
         done, is_last = min(step, before.steps), step <= before.steps
         where = f"Run.stages[{index}]"
         if now is None:
-            raise UserError(f"{where}, of which {done:,} updates are done, is not in Run.stages now; put it back, or {restart}")
+            made = f"{plural(done, 'update')} {'is' if done == 1 else 'are'} done"
+            raise UserError(f"{where}, of which {made}, is not in Run.stages now; put it back, or {restart}")
         for name in ("length", "batch_size"):
             if getattr(now, name) != getattr(before, name):
                 fix = _end_of_stage(old.stages, now, index, done) if is_last else "change it back"

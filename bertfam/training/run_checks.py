@@ -9,6 +9,7 @@ from bertfam.data.rows.batches import Batches
 from bertfam.data.text_data import LATEST_ROWS, HeldOut
 from bertfam.data.token_cache.cache import difference
 from bertfam.errors import UserError
+from bertfam.plurals import plural
 from bertfam.storage.untrusted import read_json
 from bertfam.training.run import Run
 
@@ -31,7 +32,8 @@ def schedule_warnings(run: Run) -> list[str]:
     warmup = schedule.rising_steps
     if warmup >= total > 1:
         return [
-            f"{type(schedule).__name__}.warmup_steps {warmup:,} is not less than the {total:,} steps: the peak is never reached"
+            f"{type(schedule).__name__}.warmup_steps {warmup:,} is not less than the {plural(total, 'step')}: the peak is "
+            "never reached"
         ]
     return []
 

@@ -15,6 +15,7 @@ from bertfam.kernels.attention.interface import Request
 from bertfam.layers.execution import Execution
 from bertfam.models.encoder import MaskedLmConfig
 from bertfam.objectives.objective import Objective
+from bertfam.plurals import plural
 from bertfam.sharding.chips import peak_flops
 from bertfam.training.optimizers.layer_rates import layer_rates
 from bertfam.training.run import Run
@@ -168,20 +169,17 @@ def plan_text(plan: Mapping[str, Any]) -> str:
     if several := plan.get("processes"):
         hosts = several["hosts"]
         lines.append(
-            f"processes    {len(hosts)} on {len(set(hosts))} host{'' if len(set(hosts)) == 1 else 's'} ({several['source']}); "
-            f"process 0 is on {hosts[0]}"
+            f"processes    {len(hosts)} on {plural(len(set(hosts)), 'host')} ({several['source']}); process 0 is on {hosts[0]}"
         )
     lines.append(f"execution    {execution_text(plan['execution'], plan['reasons'])}")
     for name, size in plan["aux_bytes_per_device"].items():
         lines.append(f"{name:<12} {size / 2**20:,.1f} MiB on each device (neither trained nor saved)")
     for split, counts in plan["data"].items():
-        lines.append(
-            f"{split:<12} {counts['documents']:,} documents, {counts['sentences']:,} sentences, {counts['tokens']:,} tokens"
-        )
+        lines.append(f"{split:<12} " + ", ".join(plural(counts[f"{noun}s"], noun) for noun in ("document", "sentence", "token")))
     for index, stage in enumerate(plan["stages"]):
         lines.append(
-            f"stage {index + 1}      {stage['steps']:,} steps of {stage['batch_size']:,} rows x {stage['length']} tokens "
-            f"({stage['predictions']} predicted): {stage['tokens_per_step']:,} tokens and "
+            f"stage {index + 1}      {plural(stage['steps'], 'step')} of {plural(stage['batch_size'], 'row')} x "
+            f"{stage['length']} tokens ({stage['predictions']} predicted): {stage['tokens_per_step']:,} tokens and "
             f"{si(stage['flops_per_step'])}FLOP a step"
             + (f", in {plan['microbatches']} microbatches" if plan["microbatches"] > 1 else "")
         )

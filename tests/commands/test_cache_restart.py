@@ -93,7 +93,7 @@ def test_build_killed_at_three_moments_is_resumed(text, undisturbed, tmp_path, p
     done = in_process(*words(text, output, "--processes=1"))
     partial = tmp_path / ".cache.partial"
     assert (done.returncode, done.stdout) == (0, f"token cache: {output}\n")
-    assert done.stderr.splitlines()[0] == f"resuming in {partial}: {written:,} documents are there already"
+    assert done.stderr.splitlines()[0] == f"resuming in {partial}, which has {written:,} documents already"
     assert contents(output) == contents(undisturbed)
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]
 

@@ -164,7 +164,7 @@ def test_language_without_the_library(folder, capsys, monkeypatch):
         (["--output=no/out.jsonl"], "there is no folder no"),
         (["--output=out.jsonl", "--report=no/report.json"], "there is no folder no"),
         (["--output=out.jsonl", "--report=out.jsonl"], "--report=out.jsonl is --output too"),
-        (["--output=out.jsonl", "--report=pages.jsonl"], "--report=pages.jsonl exists already"),
+        (["--output=out.jsonl", "--report=pages.jsonl"], "pages.jsonl is both --input and --report"),
         (["--output=out.jsonl", "--rules=end_marks"], "'end_marks' is not a cleaning rule; did you mean end_mark?"),
         (["--output=out.jsonl", "--rules=policy", "--no_rules=policy"], "give one of them"),
         (["--output=out.jsonl", "--rules=policy", "--bad_words=words.txt"], "--bad_words is for the rule bad_word"),

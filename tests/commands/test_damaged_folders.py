@@ -85,3 +85,12 @@ def test_a_huggingface_folder_is_answered_with_import(trained, tmp_path, monkeyp
     (tmp_path / "hf").mkdir()
     (tmp_path / "hf/config.json").write_text("{}")
     assert "`bertfam import --input=hf " in refused(trained, tmp_path, READERS["export"], "hf")
+
+
+@pytest.mark.parametrize("command", ["check", "pretrain"])
+def test_other_text_calls_for_no_deletion_of_the_cache_of_a_run(trained, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    copy_run(trained.model_dir, tmp_path / "model")
+    (tmp_path / "other.txt").write_text("A sentence more.\n")
+    line = refused(trained, tmp_path, [command, "--model_dir={}", "--input={text}", "--input=other.txt"])
+    assert "model/cache was built from something else" in line and "--init_from=model " in line and "delete" not in line

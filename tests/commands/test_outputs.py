@@ -62,3 +62,18 @@ def test_a_folder_is_checked_first(folder, trained, name):
 def test_a_page_does_not_take_the_place_of_a_device(folder):
     os.mkfifo(folder / "pipe")
     assert "--html=pipe" in refused(FILES["preview --html"], "pipe", folder)
+
+
+READ_TOO = [
+    ["clean", "--input={}", "--input_format=jsonl", "--output=out.jsonl", "--report={}"],
+    ["clean", "--input=*.jsonl", "--input_format=jsonl", "--output={}"],
+    ["preview", "--input={}", "--vocab=v", "--html={}", "--overwrite"],
+    ["plan", "--gin_file={}", "--slice=v5e-4", "--search", "--output={}"],
+]
+
+
+@pytest.mark.parametrize("words", READ_TOO, ids=lambda words: words[0])
+def test_a_file_that_the_command_reads_is_not_written(folder, words):
+    (folder / "text.jsonl").write_text('{"text": "A page."}\n')
+    line = refused(words, "text.jsonl", folder)
+    assert "text.jsonl is both --" in line and "remove" not in line

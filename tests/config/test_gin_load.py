@@ -8,7 +8,7 @@ import typing
 import pytest
 from gin_toys import ToyFiles, ToyModel, ToyRun, ToyStage
 
-from bertfam import config
+from bertfam import cli, config
 from bertfam.config import paths, registry
 from bertfam.errors import UserError
 
@@ -204,7 +204,8 @@ def test_files_are_searched_in_the_current_folder_and_then_in_the_package(write,
         "ToyModel.size = 2   # site/gin_configs/models/m.gin:1\nToyModel.heads = 1  # site/gin_configs/runs/r.gin:2\n"
     )
     write("models/m.gin", "ToyModel.size = 4")
-    assert config.load(["runs/r.gin"]).build("ToyModel") == ToyModel(4, 1)
+    assert config.load(["models/m.gin"]).build("ToyModel").size == 4
+    assert config.load(["runs/r.gin"]).build("ToyModel") == ToyModel(2, 1)  # which includes a shipped file
 
 
 def test_includes_are_searched_beside_the_file_that_includes_them_first(write, tmp_path, monkeypatch):
@@ -271,3 +272,52 @@ def test_registry_imports_no_tensorflow():
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (process.returncode, process.stderr) == (0, "")
+
+
+def test_a_shipped_file_includes_shipped_files_whatever_the_current_folder_has(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("models/modernbert_tiny.gin", "objectives/mlm.gin", "runs/defaults.gin", "tasks/text.gin"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("import no_such_module\n")
+    config.load(["runs/quickstart.gin"])
+    assert not capsys.readouterr().err
+    assert cli.main(["explain", "TextData", "--gin_file=runs/quickstart.gin"]) == 0
+    assert cli.main(["cache", "--gin_file=runs/quickstart.gin", "--vocab=none", "--output=c"]) == 2
+    assert "no_such_module" not in capsys.readouterr().err
+    assert paths.shipped("tasks/text.gin").endswith("gin_configs/tasks/text.gin") and paths.shipped("own.gin") == "own.gin"
+
+
+def test_a_file_in_the_place_of_a_shipped_one_is_reported_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/quickstart.gin").write_text(f"include '{paths.shipped('runs/quickstart_bert.gin')}'\n")
+    for _ in range(2):
+        config.load(["runs/quickstart.gin"])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--gin_file=runs/quickstart.gin" in line and "current folder" in line
+
+
+def test_files_with_commas_between_are_answered_with_a_flag_for_each(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.gin").write_text("")
+    with pytest.raises(UserError, match="--gin_file=runs/quickstart.gin --gin_file=own.gin"):
+        config.load(["runs/quickstart.gin,own.gin"])
+
+
+def test_what_a_newer_version_has_saved_is_answered_with_an_update(write):
+    saved = write("model/config.gin", "ToyModel.size = 3\nToyModel.noise = 0.5")
+    with pytest.raises(UserError, match="^model/config.gin:2: ToyModel has no parameter noise; .*pip install --upgrade bertfam"):
+        config.load([saved], saved=[saved])
+    saved = write("model/config.gin", "ToyModel.size = @NewLayer()")
+    with pytest.raises(UserError, match="^model/config.gin:1: unknown configurable NewLayer; .*pip install --upgrade bertfam"):
+        config.load([saved], saved=[saved])
+    with pytest.raises(UserError) as caught:
+        config.load([saved])
+    assert "pip" not in str(caught.value)
+
+
+def test_a_share_of_the_updates_is_answered_with_their_number():
+    with pytest.raises(UserError, match="number of updates, not a share of them: .* such as 300,"):
+        config.load(["runs/quickstart.gin"], ["TRAIN_STEPS = 3000", "LinearDecay.warmup_steps = 0.1"])
+    with pytest.raises(UserError, match="Stage.steps must be .*number of updates"):
+        config.load(["runs/quickstart.gin"], ["Stage.steps = 0.5"])

@@ -15,6 +15,7 @@ from model_folders import arrays, journal, metrics, whole
 from phases import read
 from signalled_process import Outcome, SignalPlan, durations, run, run_here
 
+from bertfam.plurals import plural
 from bertfam.training.checkpoints import newest
 
 STEPS, BOUNDARY_STEP, SHORT_STEPS, CHECKPOINT_EVERY, EVAL_EVERY = 40, 25, 18, 5, 6
@@ -191,7 +192,7 @@ class Scenario:
                 self.faults.append(f"{where} resumes from {resumed}, but {before} was complete")
             self.redone = max(self.redone, self._last_step - resumed)
             self._last_step = max(outcome.step, resumed)
-        if built and "tokenising" in outcome.err and f" {built:,} documents are there already" not in outcome.err:
+        if built and "tokenising" in outcome.err and f"which has {plural(built, 'document')} already" not in outcome.err:
             self.faults.append(f"{where} does not continue a token cache of {built} documents")
         self.reached = max(self.reached, outcome.step)
         if self.newest() < before:

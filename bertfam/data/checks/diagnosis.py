@@ -12,6 +12,7 @@ from bertfam.data.rows.text_pairs import TextPairs
 from bertfam.data.token_cache.cache import TokenCache
 from bertfam.data.token_cache.documents import Documents
 from bertfam.data.vocabularies import Vocabulary
+from bertfam.plurals import plural
 
 # A greater share of unknown tokens or of padding, or fewer documents, are worth a warning.
 MUCH_UNKNOWN, MUCH_PADDING, FEW_DOCUMENTS = 0.01, 1 / 3, 50
@@ -30,8 +31,8 @@ def text_warnings(documents: Documents, tokens: TokenIds, vocabulary: str | Path
     lines = unknown_warnings(documents, tokens, vocabulary)
     if is_whole and len(documents) < FEW_DOCUMENTS:
         lines.append(
-            f"{documents.name} has {len(documents)} documents (fewer than {FEW_DOCUMENTS}): little is held out of so few, and "
-            "random second sentences repeat; blank lines separate documents, unless --input_format says otherwise"
+            f"{documents.name} has {plural(len(documents), 'document')} (fewer than {FEW_DOCUMENTS}): little is held out of so "
+            "few, and random second sentences repeat; blank lines separate documents, unless --input_format says otherwise"
         )
     return lines
 

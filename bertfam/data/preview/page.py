@@ -9,6 +9,7 @@ from bertfam.data.preview.page_style import STYLE
 from bertfam.data.preview.statistics import Statistics
 from bertfam.data.preview.terminal import decoder_example_summary, decoder_parts, decoder_summary, example_summary, summary
 from bertfam.data.preview.visible import visible
+from bertfam.plurals import plural
 
 _LEGEND = {
     "masked": "the input is the mask token",
@@ -75,7 +76,7 @@ def _text(text: str) -> str:
 
 
 def _statistics(statistics: Statistics) -> Iterator[str]:
-    yield f"<section><h2>Statistics of {statistics.rows:,} rows</h2><div class='cards'>"
+    yield f"<section><h2>Statistics of {plural(statistics.rows, 'row')}</h2><div class='cards'>"
     for name, value in statistics.shares().items():
         label, note = _NAMES[name]
         yield _card(f"{value:.1%}", label, note)

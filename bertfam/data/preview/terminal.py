@@ -8,6 +8,7 @@ from typing import Any
 from bertfam.data.preview.statistics import Statistics
 from bertfam.data.preview.visible import visible
 from bertfam.data.text_data import TEXT
+from bertfam.plurals import plural
 
 LEGEND = "{word>[MASK]} masked, {word>other} replaced, {word} kept but predicted; each has weight 1 in the loss, or N with *N"
 SHUFFLED_LEGEND = "{word~other} shuffled with its neighbours and predicted, {word~word} as well, back in its place by chance"
@@ -66,7 +67,7 @@ def summary(record: Mapping[str, Any]) -> str:
     """Describe a row."""
     count = len(record["examples"])
     return (
-        f"{count} example{'s' * (count != 1)}, {len(record['predictions'])} predicted of {len(record['pieces'])} tokens, "
+        f"{plural(count, 'example')}, {len(record['predictions'])} predicted of {plural(len(record['pieces']), 'token')}, "
         f"{record['padding']} padding" + _from(record)
     )
 
@@ -74,20 +75,20 @@ def summary(record: Mapping[str, Any]) -> str:
 def example_summary(example: Mapping[str, Any]) -> str:
     """Describe an example."""
     label = example["next_sentence"]
-    return f"{example['end'] - example['begin']} tokens" + (f", B is {label}" if label else "")
+    return plural(example["end"] - example["begin"], "token") + (f", B is {label}" if label else "")
 
 
 def decoder_summary(record: Mapping[str, Any]) -> str:
     """Describe a row for a decoder."""
     count = len(record["examples"])
     padding = " and ".join(f"{places} of the {part}" for part, places in record["padding"].items())
-    return f"{count} example{'s' * (count != 1)}, padding {padding}" + _from(record)
+    return f"{plural(count, 'example')}, padding {padding}" + _from(record)
 
 
 def decoder_example_summary(example: Mapping[str, Any]) -> str:
     """Describe the length of an example for a decoder."""
-    inputs = "" if example["inputs"] is None else f"{len(example['inputs'])} inputs, "
-    return f"{inputs}{len(example['targets'])} targets"
+    inputs = "" if example["inputs"] is None else f"{plural(len(example['inputs']), 'input')}, "
+    return f"{inputs}{plural(len(example['targets']), 'target')}"
 
 
 def decoder_parts(example: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
@@ -106,7 +107,7 @@ def _from(record: Mapping[str, Any]) -> str:
 
 def statistics_lines(statistics: Statistics) -> Iterator[str]:
     """Format statistics: shares, numbers, corpora, and bars of the lengths."""
-    yield f"{statistics.rows:,} rows of {statistics.size}:"
+    yield f"{plural(statistics.rows, 'row')} of {statistics.size}:"
     yield "  " + "  ".join(f"{name} {value:.1%}" for name, value in statistics.shares().items())
     yield "  " + ", ".join(f"{value} {name}" for name, value in statistics.numbers().items())
     if len(statistics.corpora) > 1:

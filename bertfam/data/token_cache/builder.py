@@ -19,6 +19,7 @@ from bertfam.data.token_cache.worker_pool import WorkerPool
 from bertfam.data.token_cache.writer import Counts, SplitWriter
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
+from bertfam.plurals import plural
 from bertfam.storage import buckets, locks
 from bertfam.storage.buckets import is_remote
 from bertfam.storage.files import is_used
@@ -101,7 +102,9 @@ def build_with(
                 work.start(expected, vocabulary)
                 if work.is_resumable:
                     print(
-                        f"resuming in {work.folder}: {work.documents:,} documents are there already", file=sys.stderr, flush=True
+                        f"resuming in {work.folder}, which has {plural(work.documents, 'document')} already",
+                        file=sys.stderr,
+                        flush=True,
                     )
                 written = {}
                 for name, corpus in corpora.items():

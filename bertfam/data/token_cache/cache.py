@@ -31,6 +31,7 @@ import numpy as np
 from bertfam.data.token_cache import digests
 from bertfam.data.token_cache.documents import Documents
 from bertfam.errors import UserError, warn
+from bertfam.plurals import plural
 from bertfam.storage.buckets import is_remote
 from bertfam.storage.paths import check_whole, local, to_path
 from bertfam.storage.untrusted import check_file, parse_json, read_bytes, shown
@@ -187,7 +188,7 @@ class TokenCache:
         expected = count * np.dtype(dtype).itemsize
         size = path.stat().st_size if path.is_file() else -1
         if size != expected:
-            state = "is missing" if size < 0 else f"has {size} bytes instead of {expected}"
+            state = "is missing" if size < 0 else f"has {plural(size, 'byte')} instead of {expected}"
             raise UserError(f"{path} {state}; delete {self.directory} and build it again")
         check_file(path, max_bytes=None)
         # An empty file cannot be mapped.
@@ -233,10 +234,14 @@ def _is_name(name: str) -> bool:
 def check_fingerprint(cache: TokenCache, expected: dict[str, Any]) -> None:
     """Raise UserError, with the first difference, if a cache was built from something else."""
     if cache.fingerprint != expected:
-        raise UserError(
-            f"{cache.directory} was built from something else ({difference(cache.fingerprint, expected)}); delete it to "
-            "rebuild it, choose another folder, or name no text to use it as it is"
-        )
+        fix = "delete it to rebuild it, choose another folder, or name no text to use it as it is"
+        model_dir = cache.directory.parent
+        if cache.directory.name == "cache" and (model_dir / "config.gin").is_file():  # the run cannot resume without it
+            fix = (
+                f"a run keeps its text: name no text, or start a new run from this one by --init_from={model_dir} and another "
+                "--model_dir"
+            )
+        raise UserError(f"{cache.directory} was built from something else ({difference(cache.fingerprint, expected)}); {fix}")
 
 
 def difference(old: Any, new: Any, path: str = "") -> str:

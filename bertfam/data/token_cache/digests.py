@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from bertfam.errors import UserError
+from bertfam.plurals import plural
 
 NAME = "digests.json"
 BLOCK_BYTES = 1 << 16
@@ -174,7 +175,7 @@ def entry_of(folder: Path, name: str, digests: Mapping[str, FileDigests]) -> Fil
     if not path.is_file():
         raise UserError(f"{path} is missing; delete {folder} and build it again")
     if (size := path.stat().st_size) != digests[name].size:
-        raise UserError(f"{path} has {size} bytes instead of {digests[name].size}; delete {folder} and build it again")
+        raise UserError(f"{path} has {plural(size, 'byte')} instead of {digests[name].size}; delete {folder} and build it again")
     return digests[name]
 
 

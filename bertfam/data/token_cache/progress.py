@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 
 from bertfam.data.token_cache.writer import Counts
+from bertfam.plurals import plural
 
 
 class Progress:
@@ -38,7 +39,7 @@ class Progress:
         skipped = f", {counts.skipped_documents:,} skipped" if counts.skipped_documents else ""
         rate = (counts.tokens - self._before.tokens) / seconds
         return (
-            f"{self._title}: {counts.documents:,} documents, {counts.tokens:,} tokens{skipped}, {seconds:.0f} s, "
+            f"{self._title}: {plural(counts.documents, 'document')}, {plural(counts.tokens, 'token')}{skipped}, {seconds:.0f} s, "
             f"{rate:,.0f} tokens/s"
         )
 

@@ -9,6 +9,7 @@ from bertfam.data.corpora.corpus import SPLITS
 from bertfam.data.token_cache import digests
 from bertfam.data.token_cache.cache import TokenCache
 from bertfam.errors import UserError
+from bertfam.plurals import plural
 from bertfam.storage.buckets import is_remote
 from bertfam.storage.files import write_text
 from bertfam.storage.paths import local, to_path
@@ -47,7 +48,7 @@ def verify(directory: str | Path) -> str:
         write_text(folder / digests.NAME, digests.compute(folder, progress))
     progress.finish()
     what = "as they were written" if recorded is not None else "without visible damage, and have digests now"
-    return f"token cache: {directory}: all {len(names)} files ({total:,} bytes) are {what}"
+    return f"token cache: {directory}: all {plural(len(names), 'file')} ({plural(total, 'byte')}) are {what}"
 
 
 def _inspect(cache: TokenCache, split: str, corpus: str, size: int) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from bertfam.data.token_cache.cache import feature_path
 from bertfam.data.token_cache.tokenize import Block
 from bertfam.errors import UserError
+from bertfam.plurals import plural
 
 _VALUES_AT_ONCE = 1 << 20
 
@@ -130,7 +131,8 @@ def _open(path: Path, size: int, *, new: bool) -> BinaryIO:
     actual = path.stat().st_size if path.exists() else -1
     if actual < size:
         raise UserError(
-            f"{path} has {max(actual, 0)} bytes where {size} were written: run the same command again, which starts over"
+            f"{path} has {plural(max(actual, 0), 'byte')} where {size} were written: run the same command again, which starts "
+            "over"
         )
     os.truncate(path, size)
     return open(path, "ab")

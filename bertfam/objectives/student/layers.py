@@ -11,6 +11,7 @@ from flax import traverse_util
 from bertfam.errors import UserError
 from bertfam.layers.stack import AXIS, FIRST
 from bertfam.models.encoder import EncoderConfig, MaskedLmConfig, init_encoder, init_masked_lm_head
+from bertfam.plurals import plural
 
 Layers = Literal["spread", "random"]
 _STACKS = tuple(f"encoder/{stack}/" for stack in (FIRST, AXIS))
@@ -42,12 +43,14 @@ def select_layers(layers: str | tuple[int, ...], count: int, of: int) -> tuple[i
         if count > of:
             some = tuple(layer * of // count for layer in range(count))
             raise UserError(
-                f"the student has {count} layers and the teacher {of}: name the layers to start from, as {some}, or "
+                f"the student has {plural(count, 'layer')} and the teacher {of}: name the layers to start from, as {some}, or "
                 '"random" (Distillation.layers, --layers)'
             )
         return spread(count, of)
     if len(layers) != count:
-        raise UserError(f"layers {layers} name {len(layers)} layers of the teacher, and the student has {count} layers")
+        raise UserError(
+            f"layers {layers} name {plural(len(layers), 'layer')} of the teacher, and the student has {plural(count, 'layer')}"
+        )
     for layer in layers:
         if not 0 <= layer < of:
             raise UserError(f"layers {layers} names {layer}, and the teacher's layers are 0 to {of - 1}")

@@ -20,6 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from bertfam.errors import UserError
+from bertfam.plurals import plural
 from bertfam.storage import buckets
 from bertfam.storage.buckets import is_remote
 from bertfam.storage.faults import reason
@@ -72,7 +73,7 @@ def fault(folder: Path, *, contents: bool = False, items: Collection[str] = (), 
         if not is_remote(folder) and not (folder / name).resolve().is_relative_to(folder.resolve()):
             return f"{name} is a link out of its folder"
         if sizes[name] != entry["size"]:
-            return f"{name} has {sizes[name]:,} bytes of {entry['size']:,}"
+            return f"{name} has {plural(sizes[name], 'byte')} of {entry['size']:,}"
     if contents:
         total = sum(entry["size"] for entry in chosen.values())
         if report and total >= _REPORTED_BYTES:

@@ -7,6 +7,7 @@ import jax
 from typing_extensions import override
 
 from bertfam.errors import UserError
+from bertfam.plurals import plural
 from bertfam.storage.spool import Spool
 from bertfam.training.hooks.base import Hook
 from bertfam.training.logs.phase_timer import PROFILING
@@ -27,7 +28,7 @@ def profiled_steps(words: str | None, total: int) -> tuple[int, int] | None:
             f"--profile_steps={words}: write FIRST-LAST, such as 100-104; FIRST is at least 2, since update 1 compiles"
         )
     if int(last) > total:
-        raise UserError(f"--profile_steps={words}: the run has only {total:,} updates; choose some of those")
+        raise UserError(f"--profile_steps={words}: the run has only {plural(total, 'update')}; choose some of those")
     return int(first), int(last)
 
 

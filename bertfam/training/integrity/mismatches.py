@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from bertfam.plurals import plural
 from bertfam.training.integrity.digest import disagreement, mismatches
 from bertfam.training.integrity.replay import Replayed
 from bertfam.training.logs.metrics import means
@@ -131,7 +132,7 @@ def _compare_recorded(result: Mismatches, replayed: Replayed, same: Lines) -> No
             )
             return
     if same:
-        result.notes.append(f"{_plural(len(same), 'recorded digest')} compared, bit by bit")
+        result.notes.append(f"{plural(len(same), 'recorded digest')} compared, bit by bit")
 
 
 def _compare_logged(result: Mismatches, replayed: Replayed, logged: Lines, *, exactly: bool) -> None:
@@ -149,7 +150,7 @@ def _compare_logged(result: Mismatches, replayed: Replayed, logged: Lines, *, ex
             what, tolerance = f"the mean {name} of updates {before + 1:,} to {step:,}", 0 if exactly else TOLERANCE
             _compare_loss(result, what, recomputed.get(name), logged[step].get(name), tolerance)
     if compared:
-        result.notes.append(f"{_plural(compared, 'logged interval')} compared, {equal:,} equal in all bits")
+        result.notes.append(f"{plural(compared, 'logged interval')} compared, {equal:,} equal in all bits")
     if max(replayed.metrics) not in logged:
         result.notes.append("the log has no line for that step: its loss is part of a mean with later steps")
 
@@ -172,7 +173,3 @@ def _bits(value: Any) -> Any:
 def _abbreviated(names: Sequence[str]) -> str:
     first, *others = sorted(names)
     return first + (f" and {len(others)} more" if others else "")
-
-
-def _plural(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"

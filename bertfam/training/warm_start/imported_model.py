@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bertfam.config import Config, Override, load
+from bertfam.config.paths import shipped
 from bertfam.config.values import bindings_of
 from bertfam.data import vocabularies
 from bertfam.data.vocabularies import Vocabulary
@@ -51,7 +52,7 @@ def read_model(folder: str | Path, origin: str, module_imports: Sequence[str] = 
     vocabulary = vocabularies.load(folder)
     model = huggingface.with_vocabulary(model, vocabulary, folder)
     config = load(
-        [huggingface.family_of(model).objective_of(params), "runs/defaults.gin"],
+        [*map(shipped, (huggingface.family_of(model).objective_of(params), "runs/defaults.gin"))],
         run_bindings(model, origin),
         module_imports,
     )

@@ -13,6 +13,7 @@ from bertfam.data import vocabularies
 from bertfam.interop import huggingface
 from bertfam.interop.folders import check_is_model, is_huggingface
 from bertfam.models.conversion import adopted
+from bertfam.plurals import plural
 from bertfam.storage.paths import to_path
 from bertfam.training.checkpoints import selection
 from bertfam.training.model_dir import read_run
@@ -47,7 +48,7 @@ class Used:
         parts = []
         if self.model is not None:
             sizes = [f"{name} {getattr(self.model, name)}" for name in _SIZES if getattr(self.model, name, None) is not None]
-            parts.append(f"{type(self.model).__name__} with {self.model.num_layers} layers ({', '.join(sizes)})")
+            parts.append(f"{type(self.model).__name__} with {plural(self.model.num_layers, 'layer')} ({', '.join(sizes)})")
         if self.objective:
             parts.append(f"the objective of its family ({self.objective})")
         if self.vocabulary:

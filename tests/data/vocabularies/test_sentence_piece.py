@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 from learning import learn_in_processes
 from sentencepiece import SentencePieceProcessor
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from tokenizers import Tokenizer
 
 from bertfam.data import vocabularies
 from bertfam.data.vocabularies.layouts import LAYOUTS
+from bertfam.data.vocabularies.sentence_piece.charsmap import check_charsmap
 from bertfam.data.vocabularies.sentence_piece.vocabulary import SentencePiece
 from bertfam.errors import UserError
 
@@ -277,3 +279,31 @@ def test_impossible_numbers_of_sentinels_are_refused(learn, tmp_path, number):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"extra_ids": number}))
     with pytest.raises(UserError, match="tokenizer_config.json: extra_ids is"):
         vocabularies.load(tmp_path)
+
+
+def charsmap(units, strings=b"\0"):
+    """Return a table of normalisation with these units; see `charsmap.py`."""
+    trie = np.array([*units, *[0] * (-len(units) % 256)], "<u4").tobytes()
+    return len(trie).to_bytes(4, "little") + trie + strings
+
+
+def test_tables_of_normalisation_that_lead_out_of_themselves_are_refused(learn):
+    proto = ModelProto.FromString(learn("unigram", "t5").model)
+    whole = proto.normalizer_spec.precompiled_charsmap
+    check_charsmap(whole)
+    check_charsmap(b"")
+    letter = 256  # base of the root, whose children lie beside it
+    tables = {
+        "cut": whole[:-9],
+        "offset beyond the end": charsmap([letter << 10, *[0] * 255, *[(1 << 20 << 10) | byte for byte in range(256)]]),
+        "value beyond the strings": charsmap([letter << 10, *[0] * (letter + 96), (512 << 10) | (1 << 8) | 97, *[1 << 30] * 800]),
+        "size beyond the file": b"\xff\xff\xff\x7f" + whole[4:],
+        "random units": whole[:4] + np.random.default_rng(0).bytes(4096 * 4) + whole[4 + 4096 * 4 :],
+    }
+    for name, table in tables.items():
+        with pytest.raises(UserError, match="precompiled_charsmap"):
+            check_charsmap(table)
+            pytest.fail(name)
+    proto.normalizer_spec.precompiled_charsmap = tables["random units"]
+    with pytest.raises(UserError, match="precompiled_charsmap"):
+        SentencePiece(proto.SerializeToString())

@@ -31,6 +31,7 @@ from bertfam.data.corpora.formats import read_documents
 from bertfam.data.corpora.python_docs import docstrings
 from bertfam.data.corpora.python_docs.packages import HELD_OUT, PACKAGES, Source, find_package, find_sources, version
 from bertfam.errors import UserError
+from bertfam.plurals import plural
 from bertfam.storage.files import check_writable, new_folder
 from bertfam.storage.paths import cache_root
 from bertfam.storage.untrusted import read_json
@@ -106,7 +107,7 @@ class PythonDocs(Corpus):
         sources = [source for name, root in folders.items() for source in find_sources(name, root)]
         # Held-out files come first, so that sentences which others share with them are dropped from the training text.
         sources.sort(key=lambda source: (self._held_out_name(source) is None, source.name))
-        print(f"python_docs: extracting the docstrings of {len(sources):,} files, once", file=sys.stderr, flush=True)
+        print(f"python_docs: extracting the docstrings of {plural(len(sources), 'file')}, once", file=sys.stderr, flush=True)
         tally = _Tally()
         with (
             gzip.open(folder / "validation.txt.gz", "wt", encoding="utf-8", compresslevel=5) as validation,
@@ -124,7 +125,8 @@ class PythonDocs(Corpus):
         (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
         sizes = manifest["splits"]
         shown = ", ".join(
-            f"{split} {counts['documents']:,} documents, {counts['sentences']:,} sentences, {counts['bytes'] / 1e6:.1f} MB"
+            f"{split} {plural(counts['documents'], 'document')}, {plural(counts['sentences'], 'sentence')}, "
+            f"{counts['bytes'] / 1e6:.1f} MB"
             for split, counts in sizes.items()
         )
         print(f"python_docs: {shown}, in {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)

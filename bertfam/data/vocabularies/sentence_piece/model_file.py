@@ -6,6 +6,7 @@ from sentencepiece import SentencePieceProcessor
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from bertfam.data.vocabularies.layouts import Layout
+from bertfam.data.vocabularies.sentence_piece.charsmap import check_charsmap
 from bertfam.errors import UserError
 
 UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4  # types of a piece
@@ -48,7 +49,9 @@ def parse(model: bytes) -> ModelProto:
 
 
 def processor_of(proto: ModelProto) -> SentencePieceProcessor:
-    """Create the library's encoder of a model; raise UserError if the library rejects it."""
+    """Create the library's encoder of a model; raise UserError if the library rejects it, or would crash on it."""
+    for spec in (proto.normalizer_spec, proto.denormalizer_spec):
+        check_charsmap(spec.precompiled_charsmap)
     processor = SentencePieceProcessor()
     try:
         processor.LoadFromSerializedProto(proto.SerializeToString(deterministic=True))
