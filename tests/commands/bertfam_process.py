@@ -1,6 +1,7 @@
 """`bertfam` in a process of its own, with faults on request and reports for the tests.
 
-"THEN" among the words separates commands, which run one after the other until one fails. Variables of the environment:
+"THEN" among the words separates commands, which run one after the other until one fails. With --serve=N the process forks others,
+see fork_server.py. Variables of the environment:
 
   DIE=STEP:SIGNAL:SAVED  send SIGNAL to the process after STEP updates, once the checkpoint of step SAVED (0: none) is complete;
                          several are separated by commas
@@ -177,6 +178,10 @@ def run_commands(words):
 if __name__ == "__main__":
     gc.set_threshold(100_000, 50, 1000)  # as in conftest.py, and before the imports
     sys.path.append(str(Path(__file__).parents[1]))
+    if len(sys.argv) == 2 and sys.argv[1].startswith("--serve="):
+        import fork_server
+
+        fork_server.serve(int(sys.argv[1].partition("=")[2]))
     if "ABSENT" in os.environ:
         sys.meta_path.insert(0, Absent(os.environ["ABSENT"]))
 

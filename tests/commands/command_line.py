@@ -3,17 +3,21 @@
 import json
 import os
 import pydoc_data.topics
+import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
 import bertfam_process
+import fork_server
 import xla
 
 LAUNCHER = Path(__file__).parents[2] / "launch" / "local.py"
+PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,12 @@ def _environment(variables):
 
 
 def started(words, environment, **options):
-    """Start a command in a process of its own; `environment` may have the variables of bertfam_process.py."""
+    """Start a command in a process of its own; `environment` may have the variables of bertfam_process.py.
+
+    A process that lists its modules imports them itself, as those of users do; others are forked from one that has them.
+    """
+    if "MODULES" not in environment:
+        return fork_server.ForkedProcess(words, _environment(environment), **options)
     command = [sys.executable, bertfam_process.__file__, *map(str, words)]
     return subprocess.Popen(command, env=_environment(environment), **options)
 
@@ -95,9 +104,29 @@ def launch(*words, processes=2, **environment):
     return subprocess.run(command, capture_output=True, text=True, env=_environment(environment), timeout=300)
 
 
+def launch_separately(words, flags=lambda index: (), own=({}, {}), **environment):
+    """Run two processes without a launcher, which would end one after the other: (exit status, stdout, stderr) of each.
+
+    Args:
+      words: words of the command.
+      flags: returns more flags for a process.
+      own: variables of the environment for each process.
+      **environment: variables for both.
+    """
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        words = [*words, f"--coordinator=localhost:{probe.getsockname()[1]}", "--num_processes=2"]
+    processes = [
+        started([*words, f"--process_index={index}", *flags(index)], environment | own[index], **PIPES) for index in range(2)
+    ]
+    with ThreadPoolExecutor() as pool:
+        outputs = list(pool.map(lambda process: process.communicate(timeout=120), processes))
+    return [(process.returncode, *output) for process, output in zip(processes, outputs, strict=True)]
+
+
 def bertfam(*words, **environment):
     """Run a command in a process of its own, see `started`; "THEN" separates several, which run one after the other there."""
-    with started(words, environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with started(words, environment, **PIPES) as process:
         out, err = process.communicate()
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 

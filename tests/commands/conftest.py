@@ -3,6 +3,7 @@
 import os
 from contextlib import ExitStack
 
+import fork_server
 import pytest
 import shared_programs
 from command_line import Trained, bertfam, write_texts
@@ -41,6 +42,12 @@ def _shared_programs():
     with pytest.MonkeyPatch.context() as patch:
         shared_programs.share(patch)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _fork_servers():
+    yield
+    fork_server.stop()
 
 
 @pytest.fixture(scope="session")

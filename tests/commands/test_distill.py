@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from command_line import in_process, launch, listing, replaced
+from command_line import in_process, launch_separately, listing, replaced
 from initial_state import initial_state, leaves
 from model_folders import arrays, copy_run, cut
 from test_pretrain_processes import metrics
@@ -186,9 +186,11 @@ def test_check_of_a_student(trained, student, tmp_path, capsys):
 def test_two_processes_resume_the_run_of_one(student, tmp_path):
     """Each reads the teacher; the folder alone names it."""
     two = cut(student, tmp_path / "two", 2)
-    rest = launch("distill", f"--model_dir={two}", "--gin.Run.eval_every=0")
-    assert rest.returncode == 0, rest.stderr
-    assert "resumed from step 2" in rest.stdout and "mesh data 2" in rest.stdout
+    (status, out, errors), (other_status, _, other_errors) = launch_separately(
+        ["distill", f"--model_dir={two}", "--gin.Run.eval_every=0"]
+    )
+    assert (status, other_status) == (0, 0), errors + other_errors
+    assert "resumed from step 2" in out and "mesh data 2" in out
     expected = {key: value for key, value in metrics(student).items() if key[1] == "train"}
     assert metrics(two) == pytest.approx(expected, rel=1e-5, abs=1e-5)
 

@@ -1,32 +1,31 @@
 """`bertfam pretrain` as several processes, through the local launcher.
 
-One run serves most tests: two processes start it and stop after a signal, two resume it until one is killed, two resume it until
-one is stuck, and one process finishes it. It starts from the run of the fixture `trained`, with the moments and over another
-vocabulary, and a run of one process that is not disturbed shows what must come out.
+One run serves most tests: two processes start it and stop after a signal, two resume it until one is killed in the second stage,
+two resume it until one is stuck, and one process finishes it. It starts from the run of the fixture `trained`, with the moments
+and over another vocabulary, and a run of one process that is not disturbed shows what must come out.
 """
 
 import json
 import socket
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from subprocess import PIPE, CompletedProcess
+from subprocess import CompletedProcess
 
 import numpy as np
 import pytest
-from command_line import error_lines, in_process, launch, replaced, started
-from model_folders import arrays, assert_equal_arrays, copy_run, cut, fill, whole
+from command_line import in_process, launch, launch_separately, replaced
+from model_folders import arrays, assert_equal_arrays, cut, fill, whole
 
 from bertfam.training.checkpoints import newest
 
 NOT_LEARNED = ("tokens_per_second", "mfu", "waiting_for_data", "learning_rate")
 STEPS = 20
 SETTINGS = (
-    *(f"TRAIN_STEPS={STEPS}", "short/Stage.steps=16", "long/Stage.steps=4"),
+    *(f"TRAIN_STEPS={STEPS}", "short/Stage.steps=12", "long/Stage.steps=8"),
     *("EVAL_EVERY=4", "CHECKPOINT_EVERY=1", "Run.log_every=1"),
     *("LinearDecay.variant='bert'", "Run.objective=@Mlm()", "Mlm.model=@BertConfig()"),  # the first update has rate 0
 )
-RESUMED = ("--gin.Run.checkpoint_every=4", "--gin.Run.eval_every=0", "--gin.Run.sample_every=0")
+RESUMED = ("--gin.Run.checkpoint_every=2", "--gin.Run.eval_every=0", "--gin.Run.sample_every=0")
 
 
 def metrics(model_dir):
@@ -149,35 +148,12 @@ def test_warm_start_of_two_processes_equals_that_of_one(trained, one, stopped):
             ), name
 
 
-def launch_separately(words, flags=lambda index: (), own=({}, {}), **environment):
-    """Run two processes without a launcher, which would end one after the other: (exit status, stdout, stderr) of each.
-
-    Args:
-      words: words of the command.
-      flags: returns more flags for a process.
-      own: variables of the environment for each process.
-      **environment: variables for both.
-    """
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        words = [*words, f"--coordinator=localhost:{probe.getsockname()[1]}", "--num_processes=2"]
-    processes = [
-        started(
-            [*words, f"--process_index={index}", *flags(index)], environment | own[index], stdout=PIPE, stderr=PIPE, text=True
-        )
-        for index in range(2)
-    ]
-    with ThreadPoolExecutor() as pool:
-        outputs = list(pool.map(lambda process: process.communicate(timeout=120), processes))
-    return [(process.returncode, *output) for process, output in zip(processes, outputs, strict=True)]
-
-
 @pytest.fixture(scope="module")
 def killed(stopped, tmp_path_factory):
-    """Resume the stopped run with two processes, and kill the first one when it has saved step 12, while the other sleeps."""
-    model_dir = copy_run(stopped.model_dir, tmp_path_factory.mktemp("killed") / "model")
+    """Resume the run from step 5, and kill the first process when it has saved step 14, while the other sleeps."""
+    model_dir = cut(stopped.model_dir, tmp_path_factory.mktemp("killed") / "model", 5)
     words = ["pretrain", f"--model_dir={model_dir}", *RESUMED]
-    return Several(model_dir, launch_separately(words, own=({"DIE": "13:SIGKILL:12"}, {"STUCK": "13"})))
+    return Several(model_dir, launch_separately(words, own=({"DIE": "15:SIGKILL:14"}, {"STUCK": "15"})))
 
 
 def test_killed_process_ends_the_other_with_77(killed):
@@ -187,10 +163,22 @@ def test_killed_process_ends_the_other_with_77(killed):
     assert line == "bertfam: error: process 0 exited before the end of the run; see its log"
 
 
+def test_resumed_run_of_two_processes_learns_the_same(one, stopped, killed):
+    """It equals the run that was not interrupted there bit by bit, and that of one process beyond the change of the stage."""
+    assert "resumed from step 5" in killed.done[0][1].splitlines()
+    assert_equal_arrays(arrays(killed.model_dir, 6), arrays(stopped.model_dir, 6))
+    actual, of_stopped, of_one = (
+        {key: value for key, value in until(14, metrics(model_dir)).items() if key[1] == "train"}
+        for model_dir in (killed.model_dir, stopped.model_dir, one[0])
+    )
+    assert until(newest(stopped.model_dir), actual) == of_stopped
+    assert (13, "train", "loss") in actual and actual == pytest.approx(until(max(actual)[0], of_one), rel=1e-5, abs=1e-5)
+
+
 @pytest.fixture(scope="module")
 def stuck(killed, tmp_path_factory):
-    """Resume the killed run from step 5 until the last process, which is slow, is stuck in the second stage."""
-    model_dir = cut(killed.model_dir, tmp_path_factory.mktemp("stuck") / "model", 5)
+    """Resume the killed run from step 14 until the last process, which is slow, is stuck."""
+    model_dir = cut(killed.model_dir, tmp_path_factory.mktemp("stuck") / "model", 14)
     words = ["pretrain", f"--model_dir={model_dir}", "--gin.Run.watchdog_seconds=4", *RESUMED]
     return Several(model_dir, launch_separately(words, PACE=0.2, PACE_INDEX=1, STUCK=19, DIE_INDEX=1))
 
@@ -205,18 +193,6 @@ def test_stuck_process_prints_its_stacks_and_exits_with_76(stuck):
     assert line.startswith("bertfam: error: process 1 exited while the others waited for ") and "Traceback" not in errors
 
 
-def test_resumed_run_of_two_processes_learns_the_same(one, killed, stuck):
-    """It equals the killed run bit by bit, and later the run of one process."""
-    assert "resumed from step 5" in stuck.done[0][1].splitlines()
-    assert_equal_arrays(arrays(stuck.model_dir, 12), arrays(killed.model_dir, 12))
-    actual, of_killed, of_one = (
-        {key: value for key, value in until(17, metrics(model_dir)).items() if key[1] == "train"}
-        for model_dir in (stuck.model_dir, killed.model_dir, one[0])
-    )
-    assert until(12, actual) == until(12, of_killed)
-    assert (17, "train", "loss") in actual and actual == pytest.approx(of_one, rel=1e-5, abs=1e-5)
-
-
 def test_slow_process_has_the_most_idle_seconds(stuck):
     hosts = [json.loads(line) for line in (stuck.model_dir / "metrics.jsonl").read_text().splitlines()]
     hosts = [line["idle_seconds"] for line in hosts if line["split"] == "hosts"]
@@ -225,10 +201,10 @@ def test_slow_process_has_the_most_idle_seconds(stuck):
 
 
 def test_one_process_finishes_the_run_of_two(one, killed, tmp_path):
-    model_dir = cut(killed.model_dir, tmp_path / "model", 12)
+    model_dir = cut(killed.model_dir, tmp_path / "model", 14)
     done = in_process("pretrain", f"--model_dir={model_dir}", "--gin.Run.eval_every=4")
     assert done.returncode == 0, done.stderr
-    assert "resumed from step 12" in done.stdout.splitlines()
+    assert "resumed from step 14" in done.stdout.splitlines()
     actual, expected = metrics(model_dir), metrics(one[0])
     assert {key[:2] for key in expected.keys() - actual.keys()} <= {(8, "eval"), (12, "eval")}  # which the killed run leaves out
     assert actual == pytest.approx({key: expected[key] for key in actual}, rel=1e-5, abs=1e-5)
@@ -236,16 +212,16 @@ def test_one_process_finishes_the_run_of_two(one, killed, tmp_path):
 
 def test_fault_of_one_process_ends_the_other_with_the_same_status(one, tmp_path):
     """They resume the run of one process. A launcher restarts neither: the fault would occur again."""
-    model_dir = cut(one[0], tmp_path / "model", 11)
+    model_dir = cut(one[0], tmp_path / "model", 13)
     words = ["pretrain", f"--model_dir={model_dir}", "--gin.Run.checkpoint_every=100"]
-    (status, out, errors), (failed, _, own_errors) = launch_separately(words, FAULT=14, DIE_INDEX=1)
+    (status, out, errors), (failed, _, own_errors) = launch_separately(words, FAULT=16, DIE_INDEX=1)
     assert (status, failed) == (1, 1)
-    assert "ZeroDivisionError: a fault after 14 updates" in own_errors.splitlines() and "Traceback" not in errors
+    assert "ZeroDivisionError: a fault after 16 updates" in own_errors.splitlines() and "Traceback" not in errors
     message = "bertfam: error: process 1 exited while the others waited for "
     assert any(line.startswith(message) for line in errors.splitlines())
-    assert newest(model_dir) == 11 and "resumed from step 11" in out.splitlines()
+    assert newest(model_dir) == 13 and "resumed from step 13" in out.splitlines()
     actual, expected = metrics(model_dir), metrics(one[0])
-    assert (12, "train", "loss") in actual  # step 13 may not have been written
+    assert (14, "train", "loss") in actual  # step 15 may not have been written
     assert actual == pytest.approx({key: expected[key] for key in actual}, rel=1e-5, abs=1e-5)
 
 
@@ -254,21 +230,22 @@ def test_full_disk_ends_two_processes_with_one_line(one, small_disk):
     disk = small_disk(16)
     model_dir = cut(one[0], disk / "model", 12)
     fill(disk / "filling", room=100_000)
-    done = launch("pretrain", f"--model_dir={model_dir}")
-    (error,) = error_lines(done)
-    assert done.returncode == 2
+    results = launch_separately(["pretrain", f"--model_dir={model_dir}"])
+    assert [status for status, _, _ in results] == [2, 2]
+    (error,) = {line for _, _, errors in results for line in errors.splitlines() if line.startswith("bertfam: error: ")}
     assert error.startswith(f"bertfam: error: the checkpoint of step 13 could not be written to {model_dir}/checkpoints")
     assert "(No space left on device); once that is fixed, the same command resumes from" in error
     assert whole(model_dir) == [*range(1, 13)]
 
 
 def test_mistake_is_reported_once_and_nothing_is_written(trained, tmp_path):
-    done = launch(*trained.pretrain(tmp_path / "model", "--gin.BATCH_SIZE=9"))
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
+    results = launch_separately(trained.pretrain(tmp_path / "model", "--gin.BATCH_SIZE=9"))
+    assert [(status, out) for status, out, _ in results] == [(2, ""), (2, "")]
+    assert results[0][2] == (
         "bertfam: error: the number of rows in a microbatch is 9, which does not divide over the 2 parts of mesh axis data; "
         "use 8 or 10 (Stage.batch_size / Run.microbatches), or a mesh axis of 1\n"
     )
+    assert results[1][2] == ""
     assert not list(tmp_path.iterdir())
 
 

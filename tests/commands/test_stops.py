@@ -4,15 +4,14 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from types import SimpleNamespace
 
 import bertfam_process
 import phases
 import pytest
-from command_line import bertfam, error_lines, in_process, listing
-from model_folders import arrays, assert_equal_arrays, copy_run, cut, fill, remount, whole
+from command_line import bertfam, error_lines, in_process, listing, started
+from model_folders import arrays, assert_equal_arrays, copy_run, cut, fill, metrics, remount, whole
 
 from bertfam.storage import locks
 from bertfam.training.checkpoints import manifest, newest
@@ -72,9 +71,8 @@ def test_sigterm_while_the_first_step_is_compiled_ends_the_run_at_once(trained, 
 
 def test_signal_while_the_token_cache_is_built_ends_both_processes(trained, tmp_path):
     marks = tmp_path / "marks"
-    words = [sys.executable, bertfam_process.__file__, *map(str, trained.pretrain(tmp_path / "model"))]
-    variables = {"MARKS": str(marks), "STRETCH": "tokenising:20", "JAX_PLATFORMS": "cpu"}
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=os.environ | variables) as process:
+    variables = {"MARKS": marks, "STRETCH": "tokenising:20"}
+    with started(trained.pretrain(tmp_path / "model"), variables, stderr=subprocess.PIPE, text=True) as process:
         while not any(mark.phase == "tokenising" for mark in phases.read(marks.read_text() if marks.exists() else "")):
             assert process.poll() is None
             time.sleep(0.05)
@@ -139,7 +137,11 @@ def test_nan_ends_the_run_and_no_later_step_is_saved(trained, tmp_path, monkeypa
     done = in_process(*trained.pretrain(model_dir))
     assert done.returncode == 1 and newest(model_dir) == 20
     (error,) = error_lines(done)
-    assert error.startswith("bertfam: error: the update that leads to step 22 has loss nan")
+    assert error.startswith("bertfam: error: the update that leads to step 22 has loss nan and gradient norm")
+    # The policy may change when the run resumes, which reports the skipped update.
+    done = in_process(*trained.pretrain(model_dir, "--gin.Run.non_finite='skip'", "--gin.Run.eval_every=0"))
+    assert done.returncode == 0, done.stderr
+    assert newest(model_dir) == 24 and metrics(model_dir)[-1]["skipped"] == 1
 
 
 def test_full_disk_keeps_the_older_checkpoint_and_with_room_the_run_reaches_the_same_end(trained, small_disk):
