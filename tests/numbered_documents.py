@@ -1,5 +1,7 @@
 """Documents in which every token of the corpus is distinct."""
 
+import types
+
 import numpy as np
 
 from bertfam.corruption.token_ids import TokenIds
@@ -23,4 +25,15 @@ def random_documents(seed, count, most_sentences=12, most_tokens=40):
     generator = np.random.default_rng(seed)
     return make_documents(
         *([*generator.integers(1, most_tokens + 1, generator.integers(1, most_sentences + 1))] for _ in range(count))
+    )
+
+
+def fake_cache(**corpora):
+    """Return a token cache of documents, by the name of the corpus."""
+
+    def documents(_, name, limit=None):
+        return corpora[name]
+
+    return types.SimpleNamespace(
+        corpora=tuple(corpora), directory="cache", documents=documents, stored_documents=documents, has_pairs=lambda _: False
     )

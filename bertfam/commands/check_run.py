@@ -14,6 +14,7 @@ from bertfam.data.checks.diagnosis import row_warnings, text_warnings
 from bertfam.data.checks.duplicates import Duplicates, Text, find_duplicates, texts_of_cache, texts_of_corpora
 from bertfam.data.checks.sampling import can_be_sampled, held_out_documents, sample
 from bertfam.data.preview.visible import visible
+from bertfam.data.rows.blocks import sampled
 from bertfam.data.token_cache.build_process import check_named
 from bertfam.data.token_cache.builder import check_not_empty, check_size, fingerprint
 from bertfam.data.token_cache.cache import TokenCache
@@ -124,13 +125,14 @@ def _print_json(report: Report, shown: session.Configuration | None) -> None:
 
 def _cache_warnings(run: Run, cache: TokenCache, vocabulary: Vocabulary, data: session.RunData) -> list[str]:
     """Return warnings about a token cache: all that pretrain prints, and more."""
-    texts = [cache.documents("train", name, vocabulary.size) for name in cache.corpora]
+    texts = [cache.stored_documents("train", name, vocabulary.size) for name in cache.corpora]
     lines = []
     for text in texts:
         lines += text_warnings(text, vocabulary.token_ids, cache.vocabulary_directory, is_whole=True)
     for stage, batches in zip(run.stages, data.training, strict=True):
         for text, part in zip(texts, batches.sequence.by_corpus(), strict=True):
-            lines += row_warnings(run.data.rows_of(text), part.examples, text.name, stage.length, packs=run.data.corruption.packs)
+            examples = sampled(part.examples)
+            lines += row_warnings(run.data.rows_of(text), examples, text.name, stage.length, packs=run.data.corruption.packs)
     return run_warnings(run, data.training, data.held_out) + lines
 
 

@@ -49,6 +49,7 @@ CONFIGURABLES = (
     "bertfam.corruption.t5.text_to_text.TextToText",
     "bertfam.corruption.masked_lm.units.Units",
     "bertfam.data.corpora.marked_text.MarkedText",
+    "bertfam.data.rows.blocks.Blocks",
     "bertfam.data.rows.mixture.Mixture",
     "bertfam.data.rows.packing.Packed",
     "bertfam.data.corpora.pair_files.PairFiles",

@@ -14,21 +14,23 @@ from bertfam.corruption.masked_lm.masking import BertMasking
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.corpora.corpus import Corpus
 from bertfam.data.rows.batches import Batches, CorruptedRows, Examples
+from bertfam.data.rows.blocks import BlockExamples, BlockOrder, Blocks
 from bertfam.data.rows.earlier_pairs import earlier_rows
 from bertfam.data.rows.layout import RowLayout
 from bertfam.data.rows.mixture import ConcatenatedRows, MixedRows, Mixture, SelectedRows, shares
 from bertfam.data.rows.order import Contiguous, Shuffled, Streams
+from bertfam.data.rows.order import Order as RowOrder
 from bertfam.data.rows.sentence_pairs import SentencePairs
 from bertfam.data.rows.text_pairs import FeatureSubset, PairFrame, TextPairs, WithPositions
 from bertfam.data.token_cache.cache import TokenCache
-from bertfam.data.token_cache.documents import Documents
+from bertfam.data.token_cache.documents import Documents, StoredDocuments
 from bertfam.errors import UserError
 from bertfam.features import SENTENCES, FeatureSpec, RowShape, start_features
 from bertfam.storage.paths import to_path
 
 TEXT = "text"  # the name of the only corpus
 Order = Literal["shuffled", "streams"]
-LATEST_ROWS = 2
+LATEST_ROWS = 3
 _PLAN, _ORDER, _NOISE = range(3)
 # Held-out rows and their masks are the same for every run and seed, so that losses are comparable.
 _HELD_OUT_SEED = 0
@@ -52,8 +54,10 @@ class TextData:
       dupe_factor: Number of epochs with draws of their own (noise and sentence pairs), after which the draws repeat in another
         order, as in BERT's published data with a `dupe_factor` (static masking, Liu et al. 2019). None: new draws in every epoch
         (dynamic masking).
+      blocks: Sizes of the blocks in which the shuffled rows of a large corpus are planned. None: corpora of any size are planned
+        as a whole, in memory and time that grow with them.
       rows_version: Version of the rows, which a run keeps. 1 is for runs begun before it was recorded: each stage starts an order
-        of its own, and sentence pairs are those of `EarlierPairs`.
+        of its own, and sentence pairs are those of `EarlierPairs`. 2 is for runs begun before there were `blocks`.
     """
 
     corpus: Corpus | Mixture | None = None
@@ -65,6 +69,7 @@ class TextData:
     order: Order = "shuffled"
     dupe_factor: int | None = None
     rows_version: int = LATEST_ROWS
+    blocks: Blocks | None = Blocks()
 
     def __post_init__(self) -> None:
         if not 1 <= self.rows_version <= LATEST_ROWS:
@@ -193,10 +198,10 @@ class TextData:
         if not self.corruption.reads_text:
             self.refuse_text(documents.name)
         length = self.corruption.raw_length(length)
-        rows = earlier_rows(self.rows) if self.rows_version < LATEST_ROWS else self.rows
+        rows = earlier_rows(self.rows) if self.rows_version == 1 else self.rows
         return rows.examples(documents, length, seed, tokens, self.corruption.form)
 
-    def rows_of(self, documents: Documents) -> RowLayout | TextPairs:
+    def rows_of(self, documents: StoredDocuments) -> RowLayout | TextPairs:
         """Return the layout of the documents: `rows` or `pairs`."""
         return self.pairs if documents.pairs else self.rows
 
@@ -244,7 +249,8 @@ class TextData:
                 f"{cache.directory} holds the corpora {', '.join(cache.corpora)}, but Mixture.names are "
                 f"{', '.join(mixture.names)}: give the cache of these corpora, or none"
             )
-        parts = tuple(self._part(cache, name, tokens, length, seed, stage, split) for name in cache.corpora)
+        blocks = self.blocks if self.order == "shuffled" and self.rows_version > 2 else None
+        parts = tuple(self._part(cache, name, tokens, length, seed, stage, split, blocks) for name in cache.corpora)
         if len(parts) == 1:
             (rows,) = parts
             streams = Streams(len(rows.examples), batch_size)
@@ -300,22 +306,39 @@ class TextData:
         return HeldOut(Batches(rows, batch_size), count, batch_size, _by_corpus(rows, tuple(parts), count, batch_size))
 
     def _part(
-        self, cache: TokenCache, name: str, tokens: TokenIds, length: int, seed: int, stage: int, split: str
+        self,
+        cache: TokenCache,
+        name: str,
+        tokens: TokenIds,
+        length: int,
+        seed: int,
+        stage: int,
+        split: str,
+        blocks: Blocks | None = None,
     ) -> CorruptedRows:
-        """Return the shuffled rows of one corpus."""
-        number = cache.corpora.index(name)
-        documents = cache.documents(split, name, tokens.size)
-        self._check_units(documents.name, has_units=documents.units is not None)
+        """Return the shuffled rows of one corpus, planned by blocks if there are any and it is large."""
+        number, corpora = cache.corpora.index(name), len(cache.corpora)
+        stored = cache.stored_documents(split, name, tokens.size)
+        self._check_units(stored.name, has_units=stored.units is not None)
         plan, order, noise = (int(keys.fold(seed, use, stage, number)[0]) for use in (_PLAN, _ORDER, _NOISE))
-        examples = self.examples(documents, length, plan, tokens)
+        examples: Examples
+        rows_order: RowOrder
+        if blocks is not None and blocks.apply_to(stored, corpora):
+            examples = in_blocks = BlockExamples(
+                stored, lambda documents, key: self.examples(documents, length, key, tokens), blocks, corpora, plan
+            )
+            rows_order = BlockOrder(in_blocks, order)
+        else:
+            examples = self.examples(cache.documents(split, name, tokens.size), length, plan, tokens)
+            rows_order = Shuffled(len(examples), order)
         corruption: Corruption
-        if documents.pairs:
+        if stored.pairs:
             corruption = FeatureSubset(tuple(self.features(length)))
         else:
-            corruption = self.corruption.fit(lambda: cache.documents("train", name, tokens.size).token_counts(tokens.size))
+            corruption = self.corruption.fit(lambda: cache.stored_documents("train", name, tokens.size).token_counts(tokens.size))
             if self.pairs.packed and self.rows.most_examples(length) == 1:
                 corruption = WithPositions(corruption, tuple(self.features(length)))
-        return CorruptedRows(Shuffled(len(examples), order), examples, corruption, tokens, noise, self.dupe_factor)
+        return CorruptedRows(rows_order, examples, corruption, tokens, noise, self.dupe_factor)
 
 
 @dataclass(frozen=True)

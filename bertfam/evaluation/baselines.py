@@ -8,14 +8,14 @@ from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.rows.batches import BatchSource
 from bertfam.data.text_data import TextData
 from bertfam.data.token_cache.cache import TokenCache
-from bertfam.data.token_cache.documents import Documents
+from bertfam.data.token_cache.documents import StoredDocuments
 from bertfam.features import SENTENCES
 
 _CHUNK = 1 << 24
 _BATCHES = 64
 
 
-def unigram_counts(texts: Iterable[Documents], size: int) -> np.ndarray:
+def unigram_counts(texts: Iterable[StoredDocuments], size: int) -> np.ndarray:
     """Count the occurrences of each token: int64[size]."""
     counts = np.zeros(size, np.int64)
     for documents in texts:
@@ -38,7 +38,7 @@ def training_counts(data: TextData, cache: TokenCache, tokens: TokenIds, length:
             rows = source.rows(step, 0, batch_size)
             counts += np.bincount(rows["decoder_target_tokens"][rows["decoder_loss_weights"] > 0], minlength=tokens.size)
         return counts
-    counts = unigram_counts((cache.documents("train", name, tokens.size) for name in cache.corpora), tokens.size)
+    counts = unigram_counts((cache.stored_documents("train", name, tokens.size) for name in cache.corpora), tokens.size)
     if continued:
         counts[tokens.end_of_text("a row of text")] += cache.counts("train")["documents"]
     return counts

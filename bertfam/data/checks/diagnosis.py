@@ -10,7 +10,7 @@ from bertfam.data.rows.batches import Examples
 from bertfam.data.rows.layout import PackableRows, RowLayout
 from bertfam.data.rows.text_pairs import TextPairs
 from bertfam.data.token_cache.cache import TokenCache
-from bertfam.data.token_cache.documents import Documents
+from bertfam.data.token_cache.documents import StoredDocuments
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.plurals import plural
 
@@ -19,7 +19,7 @@ MUCH_UNKNOWN, MUCH_PADDING, FEW_DOCUMENTS = 0.01, 1 / 3, 50
 _TOKENS, _BLOCKS, _ROWS = 1 << 20, 64, 500  # upper bounds of the text that is inspected
 
 
-def text_warnings(documents: Documents, tokens: TokenIds, vocabulary: str | Path, *, is_whole: bool) -> list[str]:
+def text_warnings(documents: StoredDocuments, tokens: TokenIds, vocabulary: str | Path, *, is_whole: bool) -> list[str]:
     """Return warnings about text that does not suit a vocabulary, one line each.
 
     Args:
@@ -37,7 +37,7 @@ def text_warnings(documents: Documents, tokens: TokenIds, vocabulary: str | Path
     return lines
 
 
-def unknown_warnings(documents: Documents, tokens: TokenIds, vocabulary: str | Path) -> list[str]:
+def unknown_warnings(documents: StoredDocuments, tokens: TokenIds, vocabulary: str | Path) -> list[str]:
     """Return a warning about text of which much is unknown to the vocabulary in a folder, such as text of another language."""
     unknown = unknown_share(documents, tokens)
     if unknown <= MUCH_UNKNOWN:
@@ -50,11 +50,11 @@ def unknown_warnings(documents: Documents, tokens: TokenIds, vocabulary: str | P
 
 def cache_warnings(cache: TokenCache, vocabulary: Vocabulary, folder: str | Path) -> list[str]:
     """Return `unknown_warnings` of the training text of a token cache; `folder` is that of the vocabulary."""
-    texts = [cache.documents("train", name, vocabulary.size) for name in cache.corpora]
+    texts = [cache.stored_documents("train", name, vocabulary.size) for name in cache.corpora]
     return [line for text in texts for line in unknown_warnings(text, vocabulary.token_ids, folder)]
 
 
-def unknown_share(documents: Documents, tokens: TokenIds) -> float:
+def unknown_share(documents: StoredDocuments, tokens: TokenIds) -> float:
     """Return the share of unknown tokens in evenly spaced blocks of the text."""
     size = len(documents.tokens)
     if size <= _TOKENS:

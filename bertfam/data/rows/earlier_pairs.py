@@ -23,7 +23,7 @@ def earlier_rows(rows: RowLayout) -> RowLayout:
         return rows
     if rows.is_packed:
         raise UserError(
-            "TextData.rows_version is 1, but packed sentence pairs exist in version 2 only: start a run in another --model_dir "
+            "TextData.rows_version is 1, but packed sentence pairs exist from version 2 on: start a run in another --model_dir "
             "(--init_from takes the weights); to evaluate this one, add TextData.rows_version = 2 to its config.gin"
         )
     return EarlierPairs(**{field.name: getattr(rows.content, field.name) for field in dataclasses.fields(rows.content)})

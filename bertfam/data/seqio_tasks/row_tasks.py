@@ -4,6 +4,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -130,7 +131,9 @@ class RowSource(seqio.DataSource):
 
     def _batches(self, split: str, length: int, seed: int) -> CorruptedRows:
         cache, vocabulary = self._open()
-        rows = self.data.training(cache, vocabulary.token_ids, length, 1, seed, split=split).sequence
+        # Readers of seqio count on each row once, in the order of the text if they do not shuffle.
+        data = replace(self.data, blocks=None)
+        rows = data.training(cache, vocabulary.token_ids, length, 1, seed, split=split).sequence
         if not isinstance(rows, CorruptedRows):
             raise UserError(
                 f"task {self._name} has several corpora ({', '.join(cache.corpora)}): register a task for each, and mix them "

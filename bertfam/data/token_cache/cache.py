@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from bertfam.data.token_cache import digests
-from bertfam.data.token_cache.documents import Documents
+from bertfam.data.token_cache.documents import Documents, StoredDocuments
 from bertfam.errors import UserError, warn
 from bertfam.plurals import plural
 from bertfam.storage.buckets import is_remote
@@ -123,16 +123,24 @@ class TokenCache:
         Raises:
           UserError: if a file is missing or damaged.
         """
+        stored = self.stored_documents(split, corpus, vocabulary_size)
+        counts, folder = self.counts(split, corpus), f"{corpus}/{split}"
+        bounds = self._positions(folder, "offsets", counts["documents"] + 1, counts["sentences"])
+        starts = self._positions(folder, "values", counts["sentences"] + 1, counts["tokens"])
+        return Documents(stored.name, stored.tokens, starts, bounds, stored.units, stored.pairs)
+
+    def stored_documents(self, split: str, corpus: str, vocabulary_size: int | None = None) -> StoredDocuments:
+        """Map a split of a corpus into memory as `documents` does, and check starts as well when they are first read."""
         if self._digests is None:
             _warn_without_digests(self.directory)
         counts, folder = self.counts(split, corpus), f"{corpus}/{split}"
-        sentences = self._positions(folder, "offsets", counts["documents"] + 1, counts["sentences"])
-        starts = self._positions(folder, "values", counts["sentences"] + 1, counts["tokens"])
+        bounds = self._stored_positions(folder, "offsets", counts["documents"] + 1, counts["sentences"])
+        starts = self._stored_positions(folder, "values", counts["sentences"] + 1, counts["tokens"])
         dtypes = self._of(corpus)[split]["dtypes"]
         tokens = self._checked(folder, "tokens", dtypes["tokens"], counts["tokens"], vocabulary_size)
         units = self._checked(folder, "units", "uint8", counts["tokens"]) if "units" in dtypes else None
         name = f"the {split} split of {self._called}" + (f" ({corpus})" if len(self.corpora) > 1 else "")
-        return Documents(name, tokens, starts, sentences, units, self.has_pairs(corpus))
+        return StoredDocuments(name, tokens, starts, bounds, units, self.has_pairs(corpus))
 
     @functools.cached_property
     def _local(self) -> Path:
@@ -169,11 +177,24 @@ class TokenCache:
         if self._digests is not None:
             digests.check_file(self._local, path.as_posix(), self._digests)
         if positions[0] != 0 or positions[-1] != end or (positions[1:] < positions[:-1]).any():
-            raise UserError(
-                f"{self._local / path} is damaged: its positions do not rise from 0 to {end}; delete {self.directory} and build "
-                "it again"
-            )
+            raise self._damaged(path, end)
         return positions
+
+    def _stored_positions(self, folder: str, part: str, count: int, end: int) -> digests.CheckedPositions:
+        """Map positions that rise from 0 to `end`, whose blocks are checked when they are first read."""
+        values = self._map(folder, "sentence_starts", part, "int64", count)
+        path = feature_path(Path(folder), "sentence_starts", part)
+        entry = None if self._digests is None else digests.entry_of(self._local, path.as_posix(), self._digests)
+        positions = digests.CheckedPositions(self._local, path.as_posix(), values, entry)
+        if positions[count - 1 : count][0] != end:
+            raise self._damaged(path, end)
+        return positions
+
+    def _damaged(self, path: Path, end: int) -> UserError:
+        return UserError(
+            f"{self._local / path} is damaged: its positions do not rise from 0 to {end}; delete {self.directory} and build it "
+            "again"
+        )
 
     def _checked(self, folder: str, feature: str, dtype: str, count: int, limit: int | None = None) -> digests.CheckedArray:
         """Map a feature whose blocks are checked when they are first read."""

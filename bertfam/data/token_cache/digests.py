@@ -13,9 +13,10 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from typing_extensions import override
 
 from bertfam.errors import UserError
 from bertfam.plurals import plural
@@ -132,7 +133,7 @@ class CheckedArray:
             self._check(first + np.flatnonzero(~self._checked[first : last + 1]))
         return self._values[key]
 
-    def take(self, indices: np.ndarray, mode: str = "raise") -> np.ndarray:
+    def take(self, indices: np.ndarray, /, *, mode: Literal["raise", "clip"] = "raise") -> np.ndarray:
         """Return the values at `indices`, as `np.ndarray.take` does."""
         if not self._all_checked and len(self):
             # Indices out of range are of the first or last block, whatever the mode does with them.
@@ -148,14 +149,38 @@ class CheckedArray:
             values = self._values[number * size : (number + 1) * size]
             if self._entry is not None:
                 _check_block(self._folder, self._name, number, values.view(np.uint8).data, self._entry)
-            if self._limit is not None and values.max() >= self._limit:
-                raise UserError(
-                    f"{self._folder / self._name}: block {number} holds the id {values.max()}, and the vocabulary has "
-                    f"{self._limit} pieces; delete {self._folder} and build it again"
-                )
+            self._check_values(number, values)
             self._checked[number] = True
         if len(blocks) and self._checked.all():
             self._all_checked = True
+
+    def _check_values(self, number: int, values: np.ndarray) -> None:
+        """Raise UserError for values of a block that no build writes; digests alone would not show those made to harm."""
+        if self._limit is not None and values.max() >= self._limit:
+            raise UserError(
+                f"{self._folder / self._name}: block {number} holds the id {values.max()}, and the vocabulary has "
+                f"{self._limit} pieces; delete {self._folder} and build it again"
+            )
+
+
+class CheckedPositions(CheckedArray):
+    """Positions that rise from 0, of which each block is checked when it is first read."""
+
+    def __init__(self, folder: Path, name: str, values: np.ndarray, entry: FileDigests | None) -> None:
+        super().__init__(folder, name, values, entry, None)
+        self._all_checked = False  # without digests too
+
+    @override
+    def _check_values(self, number: int, values: np.ndarray) -> None:
+        # From the last value of the block before, so that the values of several blocks rise too.
+        begin = number << self._shift
+        values = self._values[max(begin - 1, 0) : begin + len(values)]
+        first, end = int(self._values[0]), int(self._values[-1])
+        if first != 0 or values[-1] > end or (values[1:] < values[:-1]).any():
+            raise UserError(
+                f"{self._folder / self._name} is damaged: its positions do not rise from 0 to {end} in block {number}; delete "
+                f"{self._folder} and build it again"
+            )
 
 
 def _check_block(folder: Path, name: str, number: int, block: bytes | memoryview, entry: FileDigests) -> None:

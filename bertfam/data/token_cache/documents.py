@@ -1,17 +1,37 @@
 """Tokenised documents: flat tokens with the starts of sentences and documents."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, Protocol
 
 import numpy as np
-
-from bertfam.data.token_cache.digests import CheckedArray
 
 _PARTS, _PART = 64, 1 << 20  # the number and the tokens of the parts of a long text in which tokens are counted
 
 
+Mode = Literal["raise", "clip"]
+
+
+class Values(Protocol):
+    """Read-only values of a file or an array: the part of the interface of `np.ndarray` that readers use."""
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Type of a value."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, key: slice, /) -> np.ndarray: ...
+
+    def take(self, indices: np.ndarray, /, *, mode: Mode = "raise") -> np.ndarray:
+        """Return the values at `indices`, as `np.ndarray.take` does."""
+        ...
+
+
 @dataclass(frozen=True)
-class Documents:
-    """Documents of one split of a cache, or any documents of the same form.
+class StoredDocuments:
+    """Documents of one split of a cache, of which nothing is read yet.
 
     Attributes:
       name: name in messages.
@@ -24,10 +44,10 @@ class Documents:
     """
 
     name: str
-    tokens: np.ndarray | CheckedArray
-    sentence_starts: np.ndarray
-    sentence_bounds: np.ndarray
-    units: np.ndarray | CheckedArray | None = None
+    tokens: Values
+    sentence_starts: Values
+    sentence_bounds: Values
+    units: Values | None = None
     pairs: bool = False
 
     def __len__(self) -> int:
@@ -40,3 +60,62 @@ class Documents:
         length = len(self.tokens) if whole else _PART
         counts = (np.bincount(self.tokens[start : start + length], minlength=size) for start in starts)
         return np.sum(list(counts), axis=0)
+
+    def joined(self, name: str, ranges: Sequence[tuple[int, int]]) -> "Documents":
+        """Read the starts of ranges of documents (first, end) into memory and join the ranges, in the given order.
+
+        Args:
+          name: name of the joined documents in messages.
+          ranges: the ranges, none of them empty.
+        """
+        starts, bounds, begins = [np.zeros(1, np.int64)], [np.zeros(1, np.int64)], []
+        for first, end in ranges:
+            own_bounds = self.sentence_bounds[first : end + 1].astype(np.int64)
+            own_starts = self.sentence_starts[int(own_bounds[0]) : int(own_bounds[-1]) + 1].astype(np.int64)
+            bounds.append(own_bounds[1:] - own_bounds[0] + bounds[-1][-1])
+            starts.append(own_starts[1:] - own_starts[0] + starts[-1][-1])
+            begins.append(int(own_starts[0]))
+        sizes = [int(part[-1] - before[-1]) for before, part in zip(starts, starts[1:], strict=False)]
+        places = [(begin, begin + size) for begin, size in zip(begins, sizes, strict=True)]
+        units = None if self.units is None else JoinedRanges(self.units, places)
+        tokens = JoinedRanges(self.tokens, places)
+        return Documents(name, tokens, np.concatenate(starts), np.concatenate(bounds), units, self.pairs)
+
+
+@dataclass(frozen=True)
+class Documents(StoredDocuments):
+    """Documents of one split of a cache with their starts in memory, or any documents of the same form."""
+
+    sentence_starts: np.ndarray
+    sentence_bounds: np.ndarray
+
+
+class JoinedRanges:
+    """Ranges of values one after another; the values are read where they are stored.
+
+    Attributes:
+      dtype: of the values.
+    """
+
+    def __init__(self, values: Values, ranges: Sequence[tuple[int, int]]) -> None:
+        """Join ranges (begin, end) of the values."""
+        self._values, self.dtype = values, values.dtype
+        begins, ends = np.array(ranges, np.int64).reshape(-1, 2).T
+        self._begins = np.concatenate([[0], np.cumsum(ends - begins)])
+        self._offsets = begins - self._begins[:-1]
+
+    def __len__(self) -> int:
+        return int(self._begins[-1])
+
+    def __getitem__(self, key: slice) -> np.ndarray:
+        return self.take(np.arange(*key.indices(len(self))))
+
+    def take(self, indices: np.ndarray, /, *, mode: Mode = "raise") -> np.ndarray:
+        """Return the values at `indices`, as `np.ndarray.take` does."""
+        if mode == "clip":
+            indices = np.clip(indices, 0, len(self) - 1)
+        elif len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
+            raise IndexError(f"indices from {indices.min()} to {indices.max()} are not in 0 to {len(self) - 1}")
+        if len(self._offsets) == 1:
+            return self._values.take(indices + self._offsets)
+        return self._values.take(indices + self._offsets[np.searchsorted(self._begins, indices, side="right") - 1])

@@ -53,9 +53,10 @@ def verify(directory: str | Path) -> str:
 
 def _inspect(cache: TokenCache, split: str, corpus: str, size: int) -> None:
     """Raise UserError if starts or ids of a split cannot be right, whatever the digests say."""
-    documents = cache.documents(split, corpus, size)
-    for start in range(0, len(documents.tokens), 1 << 24):
-        documents.tokens[start : start + (1 << 24)]
+    documents = cache.stored_documents(split, corpus, size)
+    for values in (documents.sentence_bounds, documents.sentence_starts, documents.tokens):
+        for start in range(0, len(values), 1 << 24):
+            values[start : start + (1 << 24)]
 
 
 class _Progress:

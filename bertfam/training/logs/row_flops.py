@@ -3,6 +3,7 @@
 import numpy as np
 
 from bertfam.data.rows.batches import Examples, Rows
+from bertfam.data.rows.blocks import sampled
 from bertfam.data.rows.layout import SeveralExamples
 from bertfam.data.rows.mixture import MixedRows
 from bertfam.features import RowShape
@@ -19,7 +20,7 @@ def row_flops(objective: Objective, shape: RowShape, rows: Rows) -> int:
     """
     parts = rows.by_corpus()
     shares = rows.shares if isinstance(rows, MixedRows) else [1 / len(parts)] * len(parts)
-    return round(sum(share * _mean(objective, shape, part.examples) for share, part in zip(shares, parts, strict=True)))
+    return round(sum(share * _mean(objective, shape, sampled(part.examples)) for share, part in zip(shares, parts, strict=True)))
 
 
 def _mean(objective: Objective, shape: RowShape, examples: Examples) -> float:

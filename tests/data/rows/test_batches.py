@@ -4,10 +4,10 @@ import dataclasses
 import math
 import random
 import sys
-import types
 
 import numpy as np
 import pytest
+from numbered_documents import fake_cache
 
 from bertfam.corruption.masked_lm.masking import BertMasking
 from bertfam.corruption.masked_lm.selection import RareTokens, WithReplacement
@@ -272,9 +272,8 @@ def test_streams_continue_from_batch_to_batch(cache, tokens):
         TextData(rows=Packed(), order="streams")
     with pytest.raises(UserError, match="'strems': it must be one of shuffled, streams"):
         TextData(order="strems")
-    two_corpora = types.SimpleNamespace(
-        corpora=("a", "b"), directory="cache", documents=lambda split, _, limit=None: cache.documents(split, "text")
-    )
+    documents = cache.documents("train", "text")
+    two_corpora = fake_cache(a=documents, b=documents)
     for corpus in (None, Mixture((LISTS, LISTS), ("a", "b"))):
         with pytest.raises(UserError, match="requires a single corpus, but cache holds 2"):
             TextData(corpus, rows=Chunks(), order="streams").training(two_corpora, tokens, LENGTH, 8, seed=1)

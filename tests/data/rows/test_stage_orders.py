@@ -1,12 +1,11 @@
 """Stages over the same rows continue one order and one count of epochs."""
 
 import hashlib
-import types
 from collections import Counter
 
 import numpy as np
 import pytest
-from numbered_documents import FIRST, IDS, make_documents, random_documents
+from numbered_documents import FIRST, IDS, fake_cache, make_documents, random_documents
 
 from bertfam.corruption.masked_lm.masking import BertMasking
 from bertfam.data.rows.order import Streams
@@ -18,12 +17,6 @@ from bertfam.errors import UserError
 from bertfam.training.stages import Ramp, Stage, StagedBatches, expand_ramps, stage_batches, total_steps
 
 DOCUMENTS = make_documents(*[[5 + number % 7] for number in range(1000)])
-
-
-def fake_cache(**corpora):
-    return types.SimpleNamespace(
-        corpora=tuple(corpora), directory="cache", documents=lambda _, name, limit=None: corpora[name], has_pairs=lambda _: False
-    )
 
 
 def staged(data, stages, cache=None):
@@ -152,7 +145,7 @@ def test_runs_begun_earlier_keep_their_rows():
         ["f9701dc37e07eb37", "23f8a159e41b83d1"],
         ["af1ddf8372bd78cc", "f465ce473f86c863"],
     ]
-    with pytest.raises(UserError, match="TextData.rows_version is 1, but packed sentence pairs exist in version 2 only"):
+    with pytest.raises(UserError, match="TextData.rows_version is 1, but packed sentence pairs exist from version 2 on"):
         staged(TextData(rows=Packed(SentencePairs()), rows_version=1), stages, cache)
     # The first stage of a length is the same in both versions.
     assert digest(staged(TextData(rows=DocSentences()), stages, cache).rows(9, 0, 16)) == "59e06fd0ed5a0eba"

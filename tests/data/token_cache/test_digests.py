@@ -188,3 +188,57 @@ def test_damaged_digests_are_refused(copy, content):
 
 def test_digests_of_a_build_are_those_of_its_files(cache_dir):
     assert (cache_dir / digests.NAME).read_text() == digests.compute(cache_dir)
+
+
+STARTS, BOUNDS = "text/train/sentence_starts.bin", "text/train/sentence_starts.offsets.bin"
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Blocks of 16 positions, of which the caches of the tests have many."""
+    monkeypatch.setattr(digests, "BLOCK_BYTES", 128)
+
+
+def redigest(copy):
+    (copy / "digests.json").write_text(digests.compute(copy))
+
+
+@pytest.mark.parametrize("name", [STARTS, BOUNDS])
+def test_stored_documents_read_and_check_only_the_starts_they_use(copy, small_blocks, name):
+    redigest(copy)
+    flip(copy / name, 8 * (np.fromfile(copy / name, np.int64).size // 2))
+    documents = TokenCache(copy).stored_documents("train", "text")
+    count = len(documents)
+    documents.joined("part", [(0, 3), (count - 3, count)])
+    with pytest.raises(UserError, match=f"{name}: block "):
+        documents.joined("all", [(0, count)])
+    with pytest.raises(UserError, match=f"{name}: block "):
+        TokenCache(copy).documents("train", "text")
+
+
+@pytest.mark.parametrize("has_digests", [True, False])
+@pytest.mark.parametrize("place", [16, 19])  # the first of a block, and one within it
+def test_stored_documents_refuse_starts_that_do_not_rise(copy, small_blocks, place, has_digests):
+    starts = np.fromfile(copy / STARTS, np.int64)
+    starts[place] = starts[place - 1] - 1
+    starts.tofile(copy / STARTS)
+    redigest(copy)
+    if not has_digests:
+        (copy / "digests.json").unlink()
+        manifest = json.loads((copy / "cache.json").read_text())
+        (copy / "cache.json").write_text(json.dumps(manifest | {"digests": False}))
+    documents = TokenCache(copy).stored_documents("train", "text")
+    with pytest.raises(UserError, match=f"{STARTS} is damaged: its positions do not rise from 0 to {starts[-1]} in block 1"):
+        documents.joined("all", [(0, len(documents))])
+
+
+def test_joined_documents_are_those_of_the_whole(cache):
+    whole, stored = cache.documents("train", "text"), cache.stored_documents("train", "text")
+    starts, bounds = whole.sentence_starts, whole.sentence_bounds
+    part = stored.joined("part", [(5, 9), (2, 4), (len(whole) - 1, len(whole))])
+    assert part.name == "part"
+    for new, old in enumerate([5, 6, 7, 8, 2, 3, len(whole) - 1]):
+        begin, end = bounds[old], bounds[old + 1]
+        own = part.sentence_starts[part.sentence_bounds[new] : part.sentence_bounds[new + 1] + 1]
+        assert np.array_equal(np.diff(own), np.diff(starts[begin : end + 1]))
+        assert np.array_equal(part.tokens[own[0] : own[-1]], whole.tokens[starts[begin] : starts[end]])
