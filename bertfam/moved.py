@@ -103,7 +103,10 @@ PARAMETERS: dict[str, dict[str, Retired]] = {
 
 
 # Selector of a configurable -> its parameters that an earlier config.gin of a run does not state, with the values that it means.
-ADDED: dict[str, dict[str, Any]] = {"bertfam.data.text_data.TextData": {"rows_version": 1}}
+ADDED: dict[str, dict[str, Any]] = {
+    "bertfam.data.text_data.TextData": {"rows_version": 1},
+    "bertfam.layers.execution.Execution": {"dropout_bits": "threefry"},
+}
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -1,23 +1,26 @@
-"""Execution options of a model: precision, loop over layers, rematerialisation, attention backend."""
+"""Execution options of a model: precision, loop over layers, rematerialisation, attention backend, random bits."""
 
 import dataclasses
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from bertfam.errors import UserError
 from bertfam.kernels.attention.choice import backend_names
+from bertfam.kernels.random_bits import hashed
 
 AUTO = "auto"
 ComputeDtype = Literal["auto", "float32", "bfloat16"]
 LayerLoop = Literal["auto", "scan", "unroll"]
 Remat = Literal["auto", "none", "full", "dots"]
+DropoutBits = Literal["auto", "threefry", "hash"]
 
 DTYPES: dict[ComputeDtype, DTypeLike] = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 # Values that "auto" stands for where no run chooses one for its devices.
-REFERENCE = {"dtype": "float32", "layers": "scan", "remat": "none"}
+REFERENCE = {"dtype": "float32", "layers": "scan", "remat": "none", "dropout_bits": "threefry"}
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class Execution:
       remat: recomputation in the backward pass: "none", "full" (every layer from its input) or "dots" (all but the
         results of matrix products with weights); "auto" is "none" unless the memory of the devices requires more.
       attention: "auto" or the name of one backend of `bertfam.kernels.attention.choice`.
+      dropout_bits: generator of dropout's random bits, "threefry" or "hash", which is cheaper (`bertfam.kernels.random_bits`);
+        "auto" is "hash" for bfloat16 on GPUs and TPUs. Masks of either are equal on every mesh, scanned or unrolled.
 
     Raises:
       UserError: for a value outside these lists.
@@ -44,9 +49,11 @@ class Execution:
     layers: LayerLoop = "auto"
     remat: Remat = "auto"
     attention: str = AUTO
+    dropout_bits: DropoutBits = "auto"
 
     def __post_init__(self) -> None:
-        for name, allowed in (("dtype", ComputeDtype), ("layers", LayerLoop), ("remat", Remat)):
+        literals = {"dtype": ComputeDtype, "layers": LayerLoop, "remat": Remat, "dropout_bits": DropoutBits}
+        for name, allowed in literals.items():
             value = getattr(self, name)
             if value not in get_args(allowed):
                 raise UserError(f"Execution.{name} = {value!r} is not one of {', '.join(get_args(allowed))}")
@@ -64,3 +71,9 @@ class Execution:
     def compute_dtype(self) -> DTypeLike:
         """The dtype of activations as an object."""
         return DTYPES[self.concrete.dtype]
+
+    def dropout_rngs(self, key: jax.Array | None) -> dict[str, jax.Array] | None:
+        """Return the random generators of a Flax module in training, from the key of a step; None without a key."""
+        if key is None:
+            return None
+        return {"dropout": hashed(key) if self.concrete.dropout_bits == "hash" else key}

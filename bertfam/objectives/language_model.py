@@ -141,7 +141,7 @@ class LanguageModelObjective(Objective):
             positions=batch.get(f"{which}_positions"),
             train=train,
             collect=collect,
-            rngs=None if key is None else {"dropout": key},
+            rngs=self.execution.dropout_rngs(key),
             **encoded,
         )
         return found

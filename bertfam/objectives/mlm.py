@@ -82,7 +82,7 @@ class Mlm(Objective):
             token_type_ids=batch["encoder_token_type_ids"],
             train=train,
             collect=collect,
-            rngs=None if key is None else {"dropout": key},
+            rngs=self.execution.dropout_rngs(key),
         )
         return found
 

@@ -126,7 +126,7 @@ class PermutationLm(Objective):
             reused=batch["encoder_input_tokens"].shape[1] // 2,
             train=train,
             collect=collect,
-            rngs=None if key is None else {"dropout": key},
+            rngs=self.execution.dropout_rngs(key),
         )
         return found
 

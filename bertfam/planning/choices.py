@@ -1,6 +1,7 @@
 """Choice of each "auto" of a run for its devices.
 
-Precision and the loop over layers depend on their kind and on the model's depth, recomputation and microbatches on their memory.
+Precision, the loop over layers and random bits depend on their kind and on the model's depth, recomputation and microbatches on
+their memory.
 """
 
 import dataclasses
@@ -12,7 +13,7 @@ import jax
 from jax.sharding import AbstractMesh
 
 from bertfam.errors import UserError
-from bertfam.layers.execution import AUTO, REFERENCE
+from bertfam.layers.execution import AUTO, REFERENCE, Execution
 from bertfam.objectives.objective import Objective
 from bertfam.planning.advice import required_bytes, usable
 from bertfam.planning.changes import REMATS, with_execution
@@ -53,8 +54,16 @@ Choices = Mapping[str, Choice]  # by the name in gin files: "Execution.dtype"
 
 
 def value_of(run: Run, name: str) -> Any:
-    """Return the value of one of `REFERENCES` in a run."""
-    return run.microbatches if name == MICROBATCHES else getattr(run.objective.execution, name.removeprefix(EXECUTION))
+    """Return the value of one of `REFERENCES` in a run; an objective without options of execution has those values."""
+    if name == MICROBATCHES:
+        return run.microbatches
+    execution = run.objective.execution if _has_execution(run) else Execution().concrete
+    return getattr(execution, name.removeprefix(EXECUTION))
+
+
+def _has_execution(run: Run) -> bool:
+    objective: Any = run.objective
+    return any(field.name == "execution" for field in dataclasses.fields(objective))
 
 
 def with_choices(run: Run, choices: Choices) -> Run:
@@ -92,6 +101,8 @@ def choose(
             report(f"compiling remat {remat}, microbatches {count} to see whether it fits")
         return required_bytes(run, devices)
 
+    if not _has_execution(run):
+        return {MICROBATCHES: Choice(1, "memory unknown")} if run.microbatches == AUTO else {}
     by_kind = choose_execution(run.objective, devices[0].platform)
     is_here = devices[0] in jax.devices()
     with traces_for(None if is_here else devices[0].platform):
@@ -107,7 +118,10 @@ def choose_execution(objective: Objective, platform: str) -> dict[str, Choice]:
     if platform == "gpu":
         is_deep = layers > _MOST_UNROLLED
         loop = Choice("scan" if is_deep else "unroll", f"{plural(layers, 'layer')} on gpu")
-    chosen = {"dtype": Choice("bfloat16" if is_fast else "float32", platform), "layers": loop}
+    dtype = Choice("bfloat16" if is_fast else "float32", platform)
+    has_fast_forms = is_fast and objective.execution.dtype in (AUTO, "bfloat16")
+    bits = Choice("hash", f"bfloat16 on {platform}") if has_fast_forms else Choice("threefry", platform)
+    chosen = {"dtype": dtype, "layers": loop, "dropout_bits": bits}
     return {f"{EXECUTION}{name}": choice for name, choice in chosen.items() if getattr(objective.execution, name) == AUTO}
 
 

@@ -14,6 +14,7 @@ CHOSEN = {
     "Execution.dtype": "'float32'",
     "Execution.layers": "'scan'",
     "Execution.remat": "'none'",
+    "Execution.dropout_bits": "'threefry'",
     "Run.microbatches": "1",
 }
 
@@ -77,7 +78,7 @@ def test_resuming_keeps_recorded_choices_unless_they_are_overridden(trained, rec
         assert "layers unroll" in plan and "microbatches 2" in plan
     values, plan = shown(*check(trained, folder, "--gin.Execution.layers='scan'"))
     assert values["Execution.layers"] == ("'scan'", "--gin.Execution.layers='scan'") and values["Run.microbatches"][0] == "2"
-    assert "layers scan, remat none, microbatches 2 (as before)" in plan
+    assert "layers scan, remat none, dropout_bits threefry, microbatches 2 (as before)" in plan
     values, _ = shown(*check(trained, folder, "--gin.Execution.layers='auto'"))
     assert values["Execution.layers"] == ("'scan'", "auto: cpu")
 
@@ -91,7 +92,9 @@ def test_a_folder_of_an_earlier_version_resumes_as_it_was(trained, recorded, mon
     # Such a version wrote the values of Execution only where a gin file referred to it.
     lines = {f"{name} = {value}\n": "" for name, value in CHOSEN.items() if name.startswith("Execution")}
     unnamed = recorded(lines | {"MlmNsp.execution = @Execution()\n": "", "Execution.attention = 'auto'\n": ""})
-    for folder in (trained.model_dir, unnamed):
+    # Later ones wrote all but the generator of dropout's bits.
+    without_bits = recorded({"Execution.dropout_bits = 'threefry'\n": ""})
+    for folder in (trained.model_dir, unnamed, without_bits):
         for words in (check(trained, folder), ["check", f"--model_dir={folder}"]):
             values, plan = shown(*words)
             assert {name: value for name, (value, _) in values.items()} == CHOSEN

@@ -233,9 +233,12 @@ def test_loading_is_quiet(run, capfd):
 @pytest.mark.parametrize(
     ("binding", "message"),
     [
-        ("Execution.dtype = 'bfloat'", "Execution.dtype must be one of 'float32', 'bfloat16', not 'bfloat'; write 'bfloat16'"),
-        ("Execution.layers = 'loop'", "Execution.layers must be one of 'scan', 'unroll', not 'loop'"),
-        ("Execution.remat = None", "Execution.remat must be one of 'none', 'full', 'dots', not None"),
+        (
+            "Execution.dtype = 'bfloat'",
+            "Execution.dtype must be one of 'auto', 'float32', 'bfloat16', not 'bfloat'; write 'bfloat16'",
+        ),
+        ("Execution.layers = 'loop'", "Execution.layers must be one of 'auto', 'scan', 'unroll', not 'loop'"),
+        ("Execution.remat = None", "Execution.remat must be one of 'auto', 'none', 'full', 'dots', not None"),
         (
             "BertConfig.activation = 'mish'",
             "BertConfig.activation must be one of 'gelu', 'gelu_tanh', 'relu', 'silu', not 'mish'",

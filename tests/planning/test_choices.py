@@ -28,20 +28,25 @@ def objective(*layers, execution=AUTOMATIC, encoder_layers=0):
 
 
 @pytest.mark.parametrize(
-    ("platform", "layers", "dtype", "loop"),
+    ("platform", "layers", "dtype", "loop", "bits"),
     [
-        ("cpu", 12, "float32", "scan"),
-        ("gpu", 12, "bfloat16", "unroll"),
-        ("gpu", 48, "bfloat16", "unroll"),
-        ("gpu", 49, "bfloat16", "scan"),
-        ("tpu", 2, "bfloat16", "scan"),
-        ("another", 12, "float32", "scan"),
+        ("cpu", 12, "float32", "scan", "threefry"),
+        ("gpu", 12, "bfloat16", "unroll", "hash"),
+        ("gpu", 48, "bfloat16", "unroll", "hash"),
+        ("gpu", 49, "bfloat16", "scan", "hash"),
+        ("tpu", 2, "bfloat16", "scan", "hash"),
+        ("another", 12, "float32", "scan", "threefry"),
     ],
 )
-def test_kind_of_devices_and_depth_choose_precision_and_loop(platform, layers, dtype, loop):
+def test_kind_of_devices_and_depth_choose_precision_loop_and_bits(platform, layers, dtype, loop, bits):
     chosen = choose_execution(objective(layers), platform)
-    assert {name: choice.value for name, choice in chosen.items()} == {"Execution.dtype": dtype, "Execution.layers": loop}
+    expected = {"Execution.dtype": dtype, "Execution.layers": loop, "Execution.dropout_bits": bits}
+    assert {name: choice.value for name, choice in chosen.items()} == expected
     assert all(platform in choice.reason for choice in chosen.values())
+
+
+def test_float32_keeps_its_bits():
+    assert choose_execution(objective(12, execution=Execution("float32")), "gpu")["Execution.dropout_bits"].value == "threefry"
 
 
 def test_layers_of_all_networks_count():
@@ -51,7 +56,7 @@ def test_layers_of_all_networks_count():
 
 
 def test_bound_values_are_not_chosen():
-    bound = Execution("float32", "scan")
+    bound = Execution("float32", "scan", dropout_bits="threefry")
     assert choose_execution(objective(12, execution=bound), "gpu") == {}
     run = planned_bert.run(['Execution.remat = "dots"', "Run.microbatches = 2"])
     assert choose_memory(run, 1, 1, 1, required=None) == {}
@@ -121,6 +126,16 @@ def test_sizes_that_do_not_divide_are_refused(estimated):
         choose_memory(mesh, 3, 1, GIB, required=None)
 
 
+def test_an_objective_without_options_has_one_microbatch():
+    @dataclasses.dataclass(frozen=True)
+    class Plain:
+        execution = AUTOMATIC
+
+    run = dataclasses.make_dataclass("Run", ["objective", "microbatches"])(Plain(), "auto")
+    assert {name: choice.value for name, choice in choices.choose(run, [None], 1).items()} == {"Run.microbatches": 1}
+    assert value_of(run, "Execution.layers") == "scan"
+
+
 def test_what_an_unrolled_step_requires_is_compiled(monkeypatch):
     """Its own estimate is too low, that of scanned layers too high."""
     monkeypatch.setattr(choices, "_estimated", lambda run, *_: {"scan": 25, "unroll": 8}[value_of(run, "Execution.layers")] * GIB)
@@ -143,5 +158,5 @@ def test_line_of_the_plan():
     run = planned_bert.run(['Execution.layers = "unroll"', "Run.microbatches = 2"])
     reasons = {"Execution.remat": "estimated 1.00 of 2.00 GiB"}
     assert execution_text(execution_settings(run), reasons) == (
-        "dtype bfloat16, layers unroll, remat none (estimated 1.00 of 2.00 GiB), microbatches 2"
+        "dtype bfloat16, layers unroll, remat none (estimated 1.00 of 2.00 GiB), dropout_bits threefry, microbatches 2"
     )
