@@ -15,6 +15,7 @@ from pathlib import Path
 import bertfam_process
 import fork_server
 import xla
+from time_limits import FAR_SECONDS
 
 LAUNCHER = Path(__file__).parents[2] / "launch" / "local.py"
 PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -101,7 +102,7 @@ def launcher(words, processes=2):
 def launch(*words, processes=2, **environment):
     """Run a command as several processes with one device each."""
     command = launcher(words, processes)
-    return subprocess.run(command, capture_output=True, text=True, env=_environment(environment), timeout=300)
+    return subprocess.run(command, capture_output=True, text=True, env=_environment(environment), timeout=FAR_SECONDS)
 
 
 def launch_separately(words, flags=lambda index: (), own=({}, {}), **environment):
@@ -120,7 +121,7 @@ def launch_separately(words, flags=lambda index: (), own=({}, {}), **environment
         started([*words, f"--process_index={index}", *flags(index)], environment | own[index], **PIPES) for index in range(2)
     ]
     with ThreadPoolExecutor() as pool:
-        outputs = list(pool.map(lambda process: process.communicate(timeout=120), processes))
+        outputs = list(pool.map(lambda process: process.communicate(timeout=FAR_SECONDS), processes))
     return [(process.returncode, *output) for process, output in zip(processes, outputs, strict=True)]
 
 

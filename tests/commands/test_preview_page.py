@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 from command_line import listing
+from time_limits import FAR_SECONDS
 
 from bertfam import cli
 from bertfam.data.preview.page import page
@@ -121,7 +122,7 @@ def test_a_browser_shows_it_without_an_error(folder, tmp_path):
         [*command, "--enable-logging=stderr", "--v=0", "--dump-dom", f"file://{folder / 'page.html'}"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=FAR_SECONDS,
     )
     assert done.returncode == 0 and "CONSOLE" not in done.stderr
     page = Page(done.stdout)

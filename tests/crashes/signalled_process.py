@@ -12,12 +12,13 @@ from pathlib import Path
 
 from command_line import in_process, started
 from phases import Mark, read
+from time_limits import ProcessLimit
 
 # Parts of a run that a kill may hit.
 START, CACHE, STEP, SAVE, EVALUATION, BOUNDARY = "start-up", "cache build", "step", "save", "evaluation", "stage boundary"
 HITS = (START, CACHE, STEP, SAVE, EVALUATION, BOUNDARY)
-_TIMEOUT_SECONDS = 300.0  # seconds
-_POLL_SECONDS = 0.003  # seconds
+_CPU_SECONDS = 300.0
+_POLL_SECONDS = 0.003
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,11 @@ def run(words: Sequence[str], folder: Path, name: str, environment: Mapping[str,
     with open(out, "w") as stdout, open(err, "w") as stderr:
         options = {"stdout": stdout, "stderr": stderr, "start_new_session": True}
         process = started(words, {**environment, "MARKS": marks}, **options)
+    limit = ProcessLimit(process, _CPU_SECONDS)
     try:
         if plan is not None:
-            _send_signal(process, marks, plan)
-        process.wait(_TIMEOUT_SECONDS)
+            _send_signal(process, marks, plan, limit)
+        limit.wait()
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -99,11 +101,11 @@ def _resumed(out: str) -> int | None:
     return int(line[1].replace(",", "")) if line else None
 
 
-def _send_signal(process, path: Path, plan: SignalPlan) -> None:
-    until = time.monotonic() + _TIMEOUT_SECONDS
+def _send_signal(process, path: Path, plan: SignalPlan, limit: ProcessLimit) -> None:
     with open(path) as file:
         content = ""
-        while process.poll() is None and time.monotonic() < until:
+        while process.poll() is None:
+            limit.check()
             content += file.read()
             end = content.rfind("\n") + 1
             new, content = read(content[:end]), content[end:]

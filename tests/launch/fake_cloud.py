@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import fake_programs
+from time_limits import FAR_SECONDS
 
 LAUNCH = Path(__file__).parents[2] / "launch"
 NAMES = ("gcloud", "kubectl", "sbatch", "scontrol", "scancel", "squeue", "srun", "xpk")
@@ -60,7 +61,7 @@ class Cloud:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=FAR_SECONDS,
             cwd=self.folder,
         )
 

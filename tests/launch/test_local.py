@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from time_limits import FAR_SECONDS
 
 SCRIPT = Path(__file__).parents[2] / "launch" / "local.py"
 PROGRAM = """\
@@ -24,7 +25,7 @@ def command(program, *flags, processes=3):
 
 
 def run(*args, **options):
-    return subprocess.run(command(*args, **options), capture_output=True, text=True, timeout=60)
+    return subprocess.run(command(*args, **options), capture_output=True, text=True, timeout=FAR_SECONDS)
 
 
 def test_every_process_gets_its_index_and_the_common_address():

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from time_limits import FAR_SECONDS
 
 from bertfam.planning.slices import parse
 
@@ -68,6 +69,6 @@ def test_tpu_compiler_accepts_the_flags():
         env=os.environ | variables,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=FAR_SECONDS,
     )
     assert process.stdout.splitlines() == [f"compiled {topology}" for topology in TOPOLOGIES.values()], process.stderr

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from host_batches import BATCH, LENGTH, MESHES, STEPS
 from once import once
+from time_limits import FAR_SECONDS
 
 from bertfam.config import load
 from bertfam.data.token_cache.builder import build
@@ -53,7 +54,11 @@ def folder(tmp_path_factory, vocabulary):
         flags = [f"--processes={HOSTS}", f"--devices_per_process={DEVICES // HOSTS}"]
         program = [sys.executable, host_batches.__file__, folder / "run.gin", folder / "cache", folder / "hosts"]
         process = subprocess.run(
-            [sys.executable, LAUNCHER, *flags, "--", *program], capture_output=True, text=True, env=os.environ, timeout=300
+            [sys.executable, LAUNCHER, *flags, "--", *program],
+            capture_output=True,
+            text=True,
+            env=os.environ,
+            timeout=FAR_SECONDS,
         )
         assert process.returncode == 0, process.stderr
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from time_limits import FAR_SECONDS
 
 from bertfam.errors import UserError
 from bertfam.training.jax_setup import check_jaxlib
@@ -45,7 +46,7 @@ def test_programs_for_accelerators_are_cached_in_the_folder(tmp_path):
 
     def compile(folder, *platforms, **variables):
         command = [sys.executable, "-c", COMPILES, folder, *platforms]
-        subprocess.run(command, check=True, env=environment | variables, timeout=300)
+        subprocess.run(command, check=True, env=environment | variables, timeout=FAR_SECONDS)
 
     compile(tmp_path / "model", "cpu", "gpu")
     compile(tmp_path / "other", "gpu", JAX_COMPILATION_CACHE_DIR=str(tmp_path / "named"))

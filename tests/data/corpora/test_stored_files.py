@@ -112,7 +112,7 @@ def test_what_cannot_be_read_is_one_line(folders, monkeypatch):
 
 
 def test_files_are_read_at_once_and_in_order():
-    meeting = threading.Barrier(3, timeout=30)  # passed only by three readers together
+    meeting = threading.Barrier(3, timeout=300)  # passed only by three readers together
 
     def reader(number):
         meeting.wait()

@@ -10,6 +10,7 @@ import warnings
 import numpy as np
 import pytest
 from learning import learn_in_processes
+from time_limits import FAR_SECONDS
 from tokenizers import BertWordPieceTokenizer
 
 from bertfam.data import vocabularies
@@ -312,7 +313,7 @@ def test_forked_processes_encode_without_warnings():
     env["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     # Python 3.12 itself warns of forks in programs with threads.
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code]
-    process = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    process = subprocess.run(command, env=env, capture_output=True, text=True, timeout=FAR_SECONDS)
     assert process.returncode == 0 and process.stderr == ""
 
 
