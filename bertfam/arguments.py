@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from bertfam.errors import UserError, report
 from bertfam.storage.files import check_file, check_writable
-from bertfam.suggest import did_you_mean
+from bertfam.suggest import did_you_mean, one_each
 
 # type of a flag -> name of the type in messages
 _NUMBERS: dict[Any, str] = {int: "whole number in digits, such as 30000", float: "number"}
@@ -59,6 +59,8 @@ class Parser(argparse.ArgumentParser):
         if action.choices is not None and value not in action.choices:
             choices = list(action.choices)
             hint = did_you_mean(str(value), choices, f"one of {', '.join(choices)}")
+            if isinstance(action, argparse._AppendAction):
+                hint = one_each(str(value), choices.__contains__) or hint
             raise UserError(f"{_name(action)}={value} is not one of the choices{hint}")
 
 

@@ -1,7 +1,7 @@
-"""Suggestions for misspelt names."""
+"""Suggestions for misspelt names, and for several in the place of one."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 
 def nearest(name: str, candidates: Iterable[str], count: int = 1) -> list[str]:
@@ -15,3 +15,9 @@ def did_you_mean(name: str, candidates: Iterable[str], otherwise: str = "") -> s
     if matches := nearest(name, candidates):
         return f"; did you mean {matches[0]}?"
     return f"; {otherwise}" if otherwise else ""
+
+
+def one_each(text: str, is_known: Callable[[str], bool]) -> str:
+    """Return the end of a message about known values with commas between: each has a flag of its own; "" for others."""
+    parts = text.split(",")
+    return f"; each has a flag of its own: {' and '.join(parts)}" if len(parts) > 1 and all(map(is_known, parts)) else ""

@@ -431,3 +431,20 @@ def test_a_carriage_return_of_a_windows_script_is_named(toy, capsys):
     for words in (["--json\r"], ["--input_format=\r"], ["\r"]):
         assert cli.main(["toy", "--model_dir=m", *words]) == 2
         assert "Windows line ends" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["check", "--gin_file=runs/quickstart.gin,own.gin"], "runs/quickstart.gin and own.gin"),
+        (["vocab", "--input=own.gin,[o]wn.gin", "--size=99", "--output=v"], "own.gin and [o]wn.gin"),
+        (["plan", "--gin_file=own.gin", "--slice=v5e-4,v5p-8"], "v5e-4 and v5p-8"),
+        (["plan", "--gin_file=own.gin", "--slice=v5e-4", "--program=train,decode"], "train and decode"),
+        (["explain", "--module_import=json,os"], "json and os"),
+    ],
+)
+def test_values_with_commas_between_are_answered_with_a_flag_for_each(tmp_path, monkeypatch, capsys, words, parts):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.gin").write_text("")
+    assert cli.main(words) == 2
+    assert capsys.readouterr().err.endswith(f"; each has a flag of its own: {parts}\n")

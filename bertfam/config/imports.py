@@ -12,10 +12,14 @@ from pathlib import Path
 from bertfam.config.parse import Import
 from bertfam.config.paths import shown
 from bertfam.errors import MissingFlag, UserError
-from bertfam.suggest import did_you_mean
+from bertfam.suggest import did_you_mean, one_each
 
 _INSTALL = "install it, or run the command in the folder that contains it"
 LONGEST = 200  # characters of an import error that are quoted
+
+
+def _is_module(name: str) -> bool:
+    return all(part.isidentifier() for part in name.split("."))
 
 
 def import_module(statement: Import) -> None:
@@ -23,8 +27,9 @@ def import_module(statement: Import) -> None:
     name, origin = statement
     if (here := os.getcwd()) not in sys.path and "" not in sys.path:
         sys.path.append(here)  # `python -m bertfam` searches there already, an installed `bertfam` does not
-    if not all(part.isidentifier() for part in name.split(".")):
-        raise UserError(f"{origin}: {name} is not a module name; write it as in a Python import, without a folder or .py")
+    if not _is_module(name):
+        hint = one_each(name, _is_module) or "; write it as in a Python import, without a folder or .py"
+        raise UserError(f"{origin}: {name} is not a module name{hint}")
     try:
         importlib.import_module(name)
     except (Exception, SystemExit) as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bertfam.errors import UserError, warn
 from bertfam.storage.paths import to_path
-from bertfam.suggest import nearest
+from bertfam.suggest import nearest, one_each
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -56,13 +56,10 @@ def read(name: str, named_at: str, beside: str | None = None) -> tuple[str, str]
             raise UserError(f"{named_at}: {name} is a folder; name a gin file in it")
         if path.exists():
             raise UserError(f"{named_at}: {name} is a pipe or device; save the gin file, and name that")
-    parts = name.split(",")
-    if beside is None and len(parts) > 1 and all(map(_exists, parts)):
-        fix = " ".join(f"--gin_file={part}" for part in parts)
-        raise UserError(f"{named_at}: each file has a flag of its own; write {fix}")
     near = nearest(name, _candidates(to_path(name).parent), count=3)
-    hint = f"did you mean {' or '.join(near)}?" if near else "give a path, or a name as in gin_configs/"
-    raise UserError(f"{named_at}: no gin file {name} here or among those shipped with bertfam; {hint}")
+    hint = f"; did you mean {' or '.join(near)}?" if near else "; give a path, or a name as in gin_configs/"
+    hint = one_each(name, _exists) or hint
+    raise UserError(f"{named_at}: no gin file {name} here or among those shipped with bertfam{hint}")
 
 
 def _exists(name: str) -> bool:

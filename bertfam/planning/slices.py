@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertfam.errors import UserError
 from bertfam.sharding import libtpu
+from bertfam.suggest import one_each
 
 if TYPE_CHECKING:
     import jax
@@ -55,6 +56,7 @@ _OFFERS = {
     "tpu7x": _Offer(_CUBES, None, ("tpu7x",)),
 }
 _NUMBER = r"[1-9]\d{0,8}"
+_NAME = re.compile(rf"(?:({_NUMBER})x)?([a-z]\w*?)(?:-({_NUMBER})|:({_NUMBER}(?:x{_NUMBER})+))")
 _MAX_CHIPS = 1 << 16  # a device of the compiler takes memory for each
 _EXAMPLES = "v5e-16, v5p-128, v6e-256, v5e:4x4, 2xv5e-256 (two slices), or here (the devices of this machine)"
 
@@ -119,9 +121,10 @@ def parse(name: str) -> Slice:
     """Parse the name of a slice; raises UserError for one that Google does not offer, and names the nearest ones."""
     if name == HERE:
         return Slice(HERE)
-    match = re.fullmatch(rf"(?:({_NUMBER})x)?([a-z]\w*?)(?:-({_NUMBER})|:({_NUMBER}(?:x{_NUMBER})+))", name.lower())
+    match = _NAME.fullmatch(name.lower())
     if not match:
-        raise UserError(f"--slice={name} is not a slice; write {_EXAMPLES}")
+        hint = one_each(name.lower(), lambda part: part == HERE or bool(_NAME.fullmatch(part))) or f"; write {_EXAMPLES}"
+        raise UserError(f"--slice={name} is not a slice{hint}")
     count, prefix, number, dimensions = match.groups()
     kind = next((kind for kind, offer in _OFFERS.items() if prefix in offer.prefixes), None)
     if kind is None:

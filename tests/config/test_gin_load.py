@@ -300,13 +300,6 @@ def test_a_file_in_the_place_of_a_shipped_one_is_reported_once(tmp_path, monkeyp
     assert "--gin_file=runs/quickstart.gin" in line and "current folder" in line
 
 
-def test_files_with_commas_between_are_answered_with_a_flag_for_each(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "own.gin").write_text("")
-    with pytest.raises(UserError, match="--gin_file=runs/quickstart.gin --gin_file=own.gin"):
-        config.load(["runs/quickstart.gin,own.gin"])
-
-
 def test_what_a_newer_version_has_saved_is_answered_with_an_update(write):
     saved = write("model/config.gin", "ToyModel.size = 3\nToyModel.noise = 0.5")
     with pytest.raises(UserError, match="^model/config.gin:2: ToyModel has no parameter noise; .*pip install --upgrade bertfam"):

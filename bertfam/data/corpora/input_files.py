@@ -10,6 +10,7 @@ from typing import Any
 
 from bertfam.errors import UserError
 from bertfam.storage.streams import StoredFile, find_stored, is_address
+from bertfam.suggest import one_each
 
 InputFile = Path | StoredFile
 
@@ -32,7 +33,8 @@ def find_files(patterns: tuple[str, ...]) -> list[InputFile]:
                 address = f"{protocol[1]}://{pattern[protocol.end() :]}"
                 raise UserError(f"no such file: {pattern}; an address begins with {protocol[1]}://: write {address}")
             kind = "no file matches" if glob.has_magic(pattern) else "no such file:"
-            raise UserError(f"{kind} {pattern}" + ("" if is_address(pattern) else f" (in {os.getcwd()}){_bracket_hint(pattern)}"))
+            hint = "" if is_address(pattern) else f" (in {os.getcwd()}){_bracket_hint(pattern)}"
+            raise UserError(f"{kind} {pattern}{hint}{one_each(pattern, lambda part: bool(glob.glob(part, recursive=True)))}")
         for match in matches:
             files.setdefault(identity(match), match)
     return list(files.values())
