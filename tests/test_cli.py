@@ -9,10 +9,11 @@ import sys
 import textwrap
 import types
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
-from bertfam import __version__, cli
+from bertfam import __version__, cli, subprocesses
 from bertfam.commands import flags
 from bertfam.errors import UserError, warn
 
@@ -410,7 +411,7 @@ def test_examples_are_commands_that_exist(name):
 def test_closed_output_gives_no_traceback():
     code = """
         import sys, types
-        from bertfam import cli
+        from bertfam import cli, subprocesses
 
         module = types.ModuleType("bertfam.commands.talker")
         module.SUMMARY, module.add_arguments = "talks", lambda parser: None
@@ -448,3 +449,9 @@ def test_values_with_commas_between_are_answered_with_a_flag_for_each(tmp_path, 
     (tmp_path / "own.gin").write_text("")
     assert cli.main(words) == 2
     assert capsys.readouterr().err.endswith(f"; each has a flag of its own: {parts}\n")
+
+
+def test_helper_processes_import_nothing_from_the_current_folder():
+    package = Path(cli.__file__).parent
+    modules = [path.name for path in package.rglob("*.py") if '"-m"' in path.read_text()]
+    assert modules == ["subprocesses.py"] and "-P" in subprocesses.command("bertfam")

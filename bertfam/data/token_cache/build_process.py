@@ -18,6 +18,7 @@ from bertfam.data.token_cache.cache import TokenCache
 from bertfam.errors import UserError
 from bertfam.storage.files import is_used
 from bertfam.storage.paths import to_path
+from bertfam.subprocesses import command
 
 
 def open_token_cache(config: Config, data: TextData, directory: Path, named: TextData) -> TokenCache:
@@ -93,9 +94,9 @@ def _run_child(config: Config, directory: Path, *flags: str) -> None:
         gin_file = Path(scratch) / "config.gin"
         # The bindings of the model and the optimizer are left out, as their modules import JAX.
         gin_file.write_text(config.restricted("TextData").text())
-        command = [sys.executable, "-m", "bertfam", "cache", f"--gin_file={gin_file}", f"--output={directory}", *flags]
+        words = command("bertfam", "cache", f"--gin_file={gin_file}", f"--output={directory}", *flags)
         # The child writes its progress, or its one line of error, to stderr; stdout is for the output of the parent's command.
-        status = subprocess.run(command, env=_environment(), stdout=subprocess.DEVNULL).returncode
+        status = subprocess.run(words, env=_environment(), stdout=subprocess.DEVNULL).returncode
     if status < 0:
         raise UserError(f"building the token cache was killed by signal {-status}, perhaps because memory ran out")
     if status:
