@@ -5,6 +5,7 @@ from typing import NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from bertfam.kernels.chunked_cross_entropy import NO_TOKEN_LOGIT
 from bertfam.layers.activations import ACTIVATIONS, Activation
@@ -12,7 +13,10 @@ from bertfam.layers.dense import Dense
 from bertfam.layers.execution import Execution
 from bertfam.layers.initializers import Initializer, logical, truncated_normal
 from bertfam.layers.norm import LayerNorm
-from bertfam.layers.unsharded import unshard
+from bertfam.layers.unsharded import replicated, unshard
+
+# Logical axes of the table that hidden states are multiplied by.
+_TABLE_AXES = ("vocab", "embed")
 
 
 class Pooler(nn.Module):
@@ -130,8 +134,7 @@ class MaskedLmHead(nn.Module):
             hidden = ACTIVATIONS[self.activation](hidden)
             hidden = LayerNorm(self.layer_norm_epsilon, dtype, self.use_bias, name="norm")(hidden)
         if not self.tied:
-            word_table = self.param("decoder", logical(normal, ("vocab", "embed")), (rows, embed), jnp.float32)
-            word_table = unshard(word_table, ("vocab", "embed"))
+            word_table = self.param("decoder", logical(normal, _TABLE_AXES), (rows, embed), jnp.float32)
         bias = None
         if self.decoder_bias:
             bias = self.param("bias", logical(nn.initializers.zeros_init(), ("vocab",)), (rows,), jnp.float32)
@@ -159,7 +162,13 @@ def token_logits(hidden: jax.Array, word_table: jax.Array, bias: jax.Array | Non
 
 
 def _product(hidden: jax.Array, word_table: jax.Array) -> jax.Array:
-    return jnp.einsum("bpe,ve->bpv", hidden, word_table.astype(hidden.dtype), preferred_element_type=jnp.float32)
+    table = unshard(_cast(word_table, hidden.dtype), _TABLE_AXES)
+    return jnp.einsum("bpe,ve->bpv", hidden, table, preferred_element_type=jnp.float32)
+
+
+def _cast(word_table: jax.Array, dtype: DTypeLike) -> jax.Array:
+    # The constraint keeps the compiler from gathering the table before the cast, which would be twice as many bytes.
+    return nn.with_logical_constraint(word_table.astype(dtype), _TABLE_AXES)
 
 
 @jax.custom_vjp
@@ -175,8 +184,9 @@ def _product_forward(hidden: jax.Array, word_table: jax.Array) -> tuple[jax.Arra
 def _product_backward(saved: tuple[jax.Array, jax.Array], gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
     hidden, word_table = saved
     gradient = gradient.astype(hidden.dtype)
-    of_hidden = jnp.einsum("bpv,ve->bpe", gradient, word_table.astype(hidden.dtype))
-    return of_hidden, jnp.einsum("bpv,bpe->ve", gradient, hidden, preferred_element_type=jnp.float32)
+    of_hidden = jnp.einsum("bpv,ve->bpe", gradient, replicated(_cast(word_table, hidden.dtype), _TABLE_AXES))
+    of_table = jnp.einsum("bpv,bpe->ve", gradient, hidden, preferred_element_type=jnp.float32)
+    return of_hidden, nn.with_logical_constraint(of_table, _TABLE_AXES)
 
 
 _product_bfloat16.defvjp(_product_forward, _product_backward)
@@ -219,8 +229,7 @@ class LmHead(nn.Module):
     def weights(self, table: jax.Array) -> Head:
         """Return the weights of the projection, given the word table float32[rows, embed]."""
         if not self.tied:
-            table = self.param("kernel", logical(self.kernel_init, ("vocab", "embed")), table.shape, jnp.float32)
-            table = unshard(table, ("vocab", "embed"))
+            table = self.param("kernel", logical(self.kernel_init, _TABLE_AXES), table.shape, jnp.float32)
         bias = None
         if self.use_bias:
             zeros = logical(nn.initializers.zeros_init(), ("vocab",))
