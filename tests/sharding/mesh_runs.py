@@ -173,7 +173,7 @@ def masked_head(mesh):
     }
     with jax.set_mesh(trainer.mesh), nn.logical_axis_rules(mesh.rules.items()):
         gradient = jax.grad(lambda params, hidden, batch: objective.masked_loss(params, hidden, batch)[0], argnums=(0, 1))
-        text = jax.jit(gradient).lower(trainer.abstract_state.params, hidden, batch).compile().as_text()
+        text = jax.jit(gradient).lower(trainer.abstract_state.params, hidden, batch).compile().as_text() or ""
     words = trainer.abstract_state.params["mlm_head"]["bias"].size
     shapes = {tuple(map(int, sizes.split(","))) for sizes in re.findall(r" = f32\[([\d,]+)\]", text)}
     gathered = {tuple(map(int, sizes.split(","))) for sizes in re.findall(r" = f32\[([\d,]+)\]\S* all-gather", text)}
@@ -196,7 +196,7 @@ def main(folder):
         "turns": turns,
         "saved": saved,
         "three": digest_on_three_devices(folder, one),
-        "masked_head": masked_head(preset("sequence")),
+        "masked_head": {name: masked_head(preset(name)) for name in ("sequence", "fsdp_tensor")},
         "shapes": {name: preset(name).build().shape for name in names},
     }
     print(json.dumps(result))

@@ -106,16 +106,18 @@ def test_checkpoint_is_restored_on_any_number_of_devices(folder, results):
 def test_masked_tokens_are_split_over_the_axis_sequence(results):
     """Two data shards have four rows of three masked tokens each, shared by four devices: 4 x 1 logits, not 4 x 3."""
     assert mesh_runs.RUN.shape(0).predictions == 3
-    rows = results["masked_head"]["rows"]
+    rows = results["masked_head"]["sequence"]["rows"]
     assert 4 in rows and 12 not in rows
     # The gradients of the masked tokens are gathered, padded to four, and no whole sequence.
     width = mesh_runs.MODEL.hidden_size
-    assert results["masked_head"]["gathered"] == [[4, 4, width]]
+    assert results["masked_head"]["sequence"]["gathered"] == [[4, 4, width]]
 
 
-@pytest.mark.xfail(
-    jax.__version_info__ >= (0, 11),
-    reason="newer partitioners gather a gradient of the masked-token head, whose rows have another sharding than its table",
-)
+def test_logits_need_no_hidden_states_of_other_rows(results):
+    """With fsdp the word table is gathered, a parameter, and not the masked tokens of all eight rows."""
+    gathered = results["masked_head"]["fsdp_tensor"]["gathered"]
+    assert gathered and not [shape for shape in gathered if shape[0] == mesh_runs.BATCH]
+
+
 def test_no_involuntary_full_rematerialization(folder):
     assert "nvoluntary full rematerialization" not in (folder / "stderr.txt").read_text()
