@@ -94,3 +94,11 @@ def test_other_text_calls_for_no_deletion_of_the_cache_of_a_run(trained, tmp_pat
     (tmp_path / "other.txt").write_text("A sentence more.\n")
     line = refused(trained, tmp_path, [command, "--model_dir={}", "--input={text}", "--input=other.txt"])
     assert "model/cache was built from something else" in line and "--init_from=model " in line and "delete" not in line
+
+
+def test_the_vocabulary_of_a_model_or_a_token_cache_is_not_replaced(trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    copy_run(trained.model_dir, tmp_path / "model")
+    words = ["vocab", "--input={text}", "--size=200", "--output={}", "--overwrite"]
+    assert "the model in model " in refused(trained, tmp_path, words, "model/vocab")
+    assert "the token cache in model/cache " in refused(trained, tmp_path, words, "model/cache/vocab")

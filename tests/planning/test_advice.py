@@ -192,7 +192,7 @@ def test_search_returns_a_layout_that_fits(monkeypatch, tmp_path):
     assert row["bytes"] == best.program.memory.total and row["bound"]["compute"] == row["estimated_bound"]["compute"] > 0
     assert table([row]).splitlines()[1].startswith("1 device, remat none, 1 microbatch")
     assert "e-0" not in table([row])
-    with pytest.raises(UserError, match="no mesh of 1 devices fits this run"):
+    with pytest.raises(UserError, match="no mesh of 1 device fits this run"):
         search.search(planned_bert.run, jax.devices()[:1], V5E, 1000)
 
 
