@@ -247,8 +247,8 @@ def _check_output(output: Path, overwrite: bool) -> None:
     for name, owner in (("config.gin", "model"), ("cache.json", "token cache")):
         if output.name == "vocab" and (output.parent / name).is_file():
             raise UserError(
-                f"--output={output} is the place of the vocabulary that the {owner} in {output.parent} was made with; name another "
-                "folder"
+                f"--output={output} is the place of the vocabulary that the {owner} in {output.parent} was made with; name "
+                "another folder"
             )
     if output.is_dir():
         files = sorted(path.name for path in output.iterdir()) if is_used(output) else []

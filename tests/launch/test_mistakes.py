@@ -52,7 +52,8 @@ SIZES = "v6e-1, v6e-4, v6e-8, v6e-16, v6e-32, v6e-64, v6e-128, v6e-256"
         (["slurm.py", "bert"], "no command: write it after --"),
         (
             ["slurm.py", "bert", *COMMAND, "--gin_file=run.gin\r"],
-            "'--gin_file=run.gin\\r': a carriage return ends this word, as in a script with Windows line ends: convert the script",
+            "'--gin_file=run.gin\\r': a carriage return ends this word, as in a script with Windows line ends: "
+            "convert the script",
         ),
         (["slurm.py", "bert", "--", *TRAIN, "--model-dir=m"], "--model-dir is no flag of bertfam pretrain: write --model_dir"),
         (
