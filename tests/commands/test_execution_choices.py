@@ -8,6 +8,8 @@ from command_line import in_process
 from model_folders import copy_run
 
 from bertfam import session
+from bertfam.commands import evaluate_run
+from bertfam.errors import UserError
 from bertfam.planning.choices import choose_execution
 
 CHOSEN = {
@@ -99,3 +101,15 @@ def test_a_folder_of_an_earlier_version_resumes_as_it_was(trained, recorded, mon
             values, plan = shown(*words)
             assert {name: value for name, (value, _) in values.items()} == CHOSEN
             assert "dtype float32, layers scan" in plan
+
+
+def test_evaluation_of_a_model_that_was_not_trained_here_chooses_for_the_devices(trained, recorded, monkeypatch):
+    def trainer(run, mesh):
+        raise UserError(f"{run.objective.execution.dtype} {run.objective.execution.layers}")
+
+    monkeypatch.setattr(evaluate_run, "Trainer", trainer)
+    monkeypatch.setattr(evaluate_run, "choose_execution", lambda objective, platform: choose_execution(objective, "gpu"))
+    imported = recorded({"Execution.dtype = 'float32'": "Execution.dtype = 'auto'"})
+    for folder, computed in ((imported, "bfloat16 scan"), (trained.model_dir, "float32 scan")):
+        done = in_process("evaluate", f"--model_dir={folder}")
+        assert done.returncode == 2 and computed in done.stderr

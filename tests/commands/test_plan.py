@@ -57,6 +57,10 @@ def test_two_slices(capsys):
     plan = json.loads(capsys.readouterr().out)
     (row,) = plan["programs"]
     assert (row["chips"], row["fits"], row["rows_per_device"]) == (8, True, 1)
+    chosen = plan["execution"]["2xv5p-8"]
+    assert (chosen["values"]["Execution.layers"], chosen["reasons"]["Execution.layers"]) == ("scan", "tpu")
+    assert (chosen["values"]["Execution.remat"], chosen["values"]["Run.microbatches"]) == ("none", 1)
+    assert "of 95.73 GiB" in chosen["reasons"]["Run.microbatches"] and "Execution.dtype" not in chosen["reasons"]
     assert row["mesh"] == {"replica": 2, "data": 1, "fsdp": 4, "sequence": 1, "tensor": 1}
     table, over, parts = word_table(plan, "2xv5p-8")
     assert (over, parts) == ([[], ["fsdp"]], 4)
@@ -92,6 +96,7 @@ def test_the_devices_that_are_here(capsys):
     assert err.endswith("bertfam: warning: here: the memory of cpu is unknown, so --most_rows is skipped\n")
     assert "encoder/layers/attention/query/kernel  [layers 1, embed 128, heads 2, head_dim 64]  and of the optimizer" in out
     assert "evaluate 8 x 16" in out
+    assert "here: dtype bfloat16, layers scan (cpu), remat none (memory unknown)" in out
 
 
 def test_the_vocabulary_of_the_published_models(capsys):

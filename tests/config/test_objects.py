@@ -4,7 +4,7 @@ import pytest
 from gin_toys import ToyModel, ToyRun, ToyStage
 
 from bertfam.config import Defaults, Override, load
-from bertfam.config.objects import replace_object
+from bertfam.config.objects import bind_field, find_binding, replace_object
 from bertfam.errors import UserError
 
 FILE = """
@@ -60,3 +60,31 @@ def test_files_override_defaults(path):
     config = load([path], defaults=defaults.bindings)
     assert (config.value("ToyModel.size"), config.value("ToyModel.heads"), config.value("ToyRun.name")) == (8, 4, None)
     assert config.build("ToyRun").seed == 7
+
+
+PLACE = ("Run", "objective", "execution")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["Execution.layers = 'auto'"],
+        ["MlmNsp.execution = @own/Execution()", "own/Execution.layers = 'auto'"],
+        ["MlmNsp.execution = @own/Execution()"],
+        ["Execution.layers = %LOOP", "LOOP = 'auto'"],
+    ],
+)
+def test_a_field_is_bound_wherever_the_object_is_described(lines):
+    bound = bind_field(load(["runs/bert_base.gin"], lines), PLACE, "layers", "unroll", "auto: gpu")
+    assert bound.build("Run").objective.execution.layers == "unroll"
+    assert find_binding(bound, PLACE, "layers").origin.source == "auto: gpu" and "auto" not in bound.text()
+
+
+def test_an_object_that_is_a_default_gets_a_reference(tmp_path):
+    text = "Run.objective = @Mlm()\nMlm.model = @BertConfig()\n"
+    (tmp_path / "run.gin").write_text(f'include "runs/defaults.gin"\n{text}Stage.length = 16\n')
+    config = load([str(tmp_path / "run.gin")])
+    assert find_binding(config, PLACE, "layers") is None
+    bound = bind_field(config, PLACE, "layers", "unroll", "auto: gpu")
+    assert "Mlm.execution = @Execution()\n" in bound.text()
+    assert bound.build("Run").objective.execution.layers == "unroll"

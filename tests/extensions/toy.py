@@ -237,7 +237,7 @@ class ToyObjective(Objective):
             positions=batch.get("encoder_positions"),
             token_type_ids=batch["encoder_token_type_ids"],
             train=train,
-            rngs=None if key is None else {"dropout": key},
+            rngs=self.execution.dropout_rngs(key),
         )
         words = word_table(params)[: self.model.require_vocab_size]
         return (gather_positions(hidden, batch["masked_positions"]) @ words.T.astype(hidden.dtype)).astype(jnp.float32)
