@@ -44,6 +44,8 @@ def read_data(request_handler, query, package=server._read_data):
 
 
 server._read_data = read_data
+# With each change the package writes the metadata of all objects, which nobody reads from a store in memory.
+Storage._write_config_to_file = lambda storage: None
 
 
 class Handler(RequestHandler):

@@ -85,9 +85,9 @@ def _environment(variables):
 def started(words, environment, **options):
     """Start a command in a process of its own; `environment` may have the variables of bertfam_process.py.
 
-    A process that lists its modules imports them itself, as those of users do; others are forked from one that has them.
+    It is forked from a process that has imported the package, unless IMPORT=1 asks for one that imports it as a user's does.
     """
-    if "MODULES" not in environment:
+    if "IMPORT" not in environment:
         return fork_server.ForkedProcess(words, _environment(environment), **options)
     command = [sys.executable, bertfam_process.__file__, *map(str, words)]
     return subprocess.Popen(command, env=_environment(environment), **options)

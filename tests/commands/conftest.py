@@ -72,7 +72,7 @@ def trained(tmp_path_factory, compilations):
         (folder / "run.gin").write_text(RUN_FILE)
         for name, size in (("vocab", 300), ("other-vocab", 200)):
             assert cli.main(["vocab", f"--input={folder / 'text/train.txt'}", f"--size={size}", f"--output={folder / name}"]) == 0
-        done = bertfam(*Trained(folder).pretrain(folder / "model"), MODULES=folder / "modules.json")
+        done = bertfam(*Trained(folder).pretrain(folder / "model"), IMPORT=1, MODULES=folder / "modules.json")
         (folder / "stdout.txt").write_text(done.stdout)
         (folder / "stderr.txt").write_text(done.stderr)
         assert done.returncode == 0, done.stderr

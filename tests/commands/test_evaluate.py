@@ -43,7 +43,8 @@ def test_the_scores_are_those_of_the_run(trained, capsys):
 def test_on_several_devices_also_where_they_divide_no_batch(trained, tmp_path):
     """In a process of its own, which imports neither TensorFlow nor seqio nor torch."""
     modules = tmp_path / "modules.json"
-    done = bertfam("evaluate", f"--model_dir={trained.model_dir}", "--json", MODULES=modules, **xla.device_environment(3))
+    environment = {"IMPORT": 1, "MODULES": modules, **xla.device_environment(3)}
+    done = bertfam("evaluate", f"--model_dir={trained.model_dir}", "--json", **environment)
     assert done.returncode == 0, done.stderr
     assert_scores_of_the_run(json.loads(done.stdout), trained)
     assert not {"tensorflow", "seqio", "torch"} & set(json.loads(modules.read_text()))

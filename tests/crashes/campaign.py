@@ -23,6 +23,7 @@ from bertfam.arguments import ScriptParser, output_file, output_folder
 _TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(_TESTS / "crashes"), str(_TESTS / "commands"), str(_TESTS)]
 
+import fork_server  # noqa: E402
 from campaign_rows import Row  # noqa: E402
 from disturbances import other_rows  # noqa: E402
 from kills import kill_rows, one_kill_of_each_kind, total  # noqa: E402
@@ -63,7 +64,10 @@ def campaign(folder: Path, kills: int, seed: int, jobs: int) -> list[Row]:
 
 def short(folder: Path, seed: int) -> Row:
     """Return the row of one run that is killed once in each way."""
-    return one_kill_of_each_kind(Workspace.create(folder, seed, short=True))
+    try:
+        return one_kill_of_each_kind(Workspace.create(folder, seed, short=True))
+    finally:
+        fork_server.stop()
 
 
 def main() -> int:

@@ -151,7 +151,7 @@ def one_kill_of_each_kind(workspace: Workspace) -> Row:
     return kills(
         workspace,
         "SIGKILL in everything",
-        [during("importing", longest=0.5), FIRST, during("evaluating", EVAL_EVERY, 0.3), in_step_and_save],
+        [during("importing", longest=0.1), FIRST, during("evaluating", EVAL_EVERY, 0.3), in_step_and_save],
         cached=False,
         stretch="tokenising:0.3,writing:1",
         pace=0.2,
