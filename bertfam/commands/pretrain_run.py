@@ -241,7 +241,9 @@ def _resolve(
     checkpoint: session.Checkpoint,
 ) -> session.Resolved[session.TrainingConfiguration]:
     """Choose each "auto" of the run for the devices, alike on all processes."""
-    memory = processes.on_first("the memory of the devices", session.device_memory)
+    with processes.on_all("the devices"):
+        own_memory = session.device_memory()  # on all, because JAX finds the devices of all processes together
+    memory = processes.on_first("the memory of the devices", lambda: own_memory)
     with processes.on_all("the choice of each auto"):
         resolved = session.resolve(configuration, vocabulary, checkpoint, memory)
     # Compiled programs confirm some choices, and compilers need not agree.

@@ -63,7 +63,7 @@ def test_bound_values_are_not_chosen():
     assert with_choices(run, {"Execution.remat": Choice("full", ""), "Run.microbatches": Choice(8, "")}) == run
 
 
-BYTES = {"none": 64, "dots": 32, "full": 16}  # GiB of one microbatch
+BYTES = {"none": 64, "dots": 32, "full": 12}  # GiB of one microbatch
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_memory_chooses_the_cheapest_setting_that_fits(estimated):
     assert chosen_for(100)[0] == {"remat": "none", "microbatches": 1} and estimated == [("none", 1)]
     assert chosen_for(55)[0] == {"remat": "none", "microbatches": 2}
     assert chosen_for(55, ["Run.microbatches = 1"])[0] == {"remat": "dots"}
-    assert chosen_for(32, ["Run.microbatches = 1"])[0] == {"remat": "full"}
+    assert chosen_for(30, ["Run.microbatches = 1"])[0] == {"remat": "full"}
     assert chosen_for(55, ['Execution.remat = "none"'])[0] == {"microbatches": 2}
     assert chosen_for(55, ["Run.microbatches = 1"])[1]["Execution.remat"].reason == "estimated 40.00 of 55.00 GiB"
 
@@ -112,7 +112,7 @@ def test_an_estimate_near_the_limit_is_compiled(estimated):
 
 def test_nothing_that_fits_is_said(estimated):
     values, found, _ = chosen_for(5, ["Run.microbatches = 1"])
-    assert values == {"remat": "full"} and found["Execution.remat"].reason == "too large, estimated 24.00 of 5.00 GiB"
+    assert values == {"remat": "full"} and found["Execution.remat"].reason == "too large, estimated 20.00 of 5.00 GiB"
 
 
 def test_unknown_memory_changes_nothing():
