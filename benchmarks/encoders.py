@@ -9,6 +9,7 @@ tokens, the same optimizer for all.
 
 Objectives mask different tokens, so their own losses cannot be compared. Every model that predicts tokens is therefore also
 scored with the same noise, single tokens at 15 % of held-out rows of whole sentences, which `score` writes as "yardstick".
+XLNet predicts them by its query stream, which sees all other tokens.
 """
 
 import argparse
@@ -90,6 +91,7 @@ ENCODERS = {
     ),
     "ERNIE": Encoder("ernie", "ErnieConfig", heads=(("nsp_accuracy", "nsp_majority_accuracy"),)),
     "DistilBERT": Encoder("distillation", "DistilBertConfig", num_layers=2, teacher="BERT"),
+    "XLNet": Encoder("permutation_lm", "XLNetConfig", ("PermutationLm.memory_length = 96",)),
     "ModernBERT": Encoder("modernbert", "ModernBertConfig", ("ModernBertConfig.window = 32",), feed_forward_size=384),
 }
 
@@ -131,11 +133,11 @@ def score(args: argparse.Namespace) -> None:
     """Write NAME/score.json: scores on held-out rows, baselines and the yardstick."""
     import jax
 
+    from benchmarks.same_noise import SameNoise
     from bertfam.data.rows.running_text import FullSentences
     from bertfam.data.text_data import TextData
     from bertfam.data.token_cache.cache import TokenCache
     from bertfam.evaluation.baselines import baselines, unigram_counts
-    from bertfam.objectives.mlm import Mlm
     from bertfam.sharding.mesh import MeshShape
     from bertfam.training.model_dir import open_model
     from bertfam.training.stages import Stage
@@ -157,7 +159,7 @@ def score(args: argparse.Namespace) -> None:
         network = next(network for network, tree in trees.items() if "mlm_head" in tree)
         params = {part: trees[network][part] for part in ("encoder", "mlm_head")}
         data, stages = TextData(rows=FullSentences()), (Stage(1, _LENGTH, _ROWS),)
-        run = replace(opened.run, objective=Mlm(objective.networks[network], objective.execution), data=data, stages=stages)
+        run = replace(opened.run, objective=SameNoise(objective.networks[network], objective.execution), data=data, stages=stages)
         rows = data.held_out(*sizes, at_most=args.batches)
         assert rows is not None
         scores = Trainer(run, mesh).scores(params, rows, 0)
@@ -178,6 +180,7 @@ def show(args: argparse.Namespace) -> None:
         for measure in ("precision", "recall"):
             if f"rtd_{measure}" in found:
                 heads += f", {measure} {found[f'rtd_{measure}']:.3f}"
+        own = "mlm" if "mlm_loss" in found else "plm"  # XLNet's
         network = "" if found["yardstick_network"] in ("encoder", "student") else f" ({found['yardstick_network']})"
         lines.append(
             [
@@ -186,8 +189,8 @@ def show(args: argparse.Namespace) -> None:
                 f"{found['parameters'] / 1e6:.2f}",
                 f"{found['yardstick_mlm_loss']:.3f}{network}",
                 f"{found['yardstick_mlm_accuracy']:.3f}",
-                f"{found['mlm_loss']:.3f} ({found['unigram_loss']:.3f})",
-                f"{found['mlm_accuracy']:.3f} ({found['most_frequent_accuracy']:.3f})",
+                f"{found[f'{own}_loss']:.3f} ({found['unigram_loss']:.3f})",
+                f"{found[f'{own}_accuracy']:.3f} ({found['most_frequent_accuracy']:.3f})",
                 f"{tokens_per_second(args.output / name) / 1e6:.2f}",
                 f"{seconds(args.output / name):.0f}",
             ]

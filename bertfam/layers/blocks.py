@@ -115,10 +115,13 @@ class _Block(nn.Module):
         rate = self.feed_forward_dropout_rate if name == "feed_forward" else self.attention_dropout_rate
         return Dropout(rate, name=f"{name}_dropout")(added, train=train)
 
-    def _normalised(self, hidden: jax.Array, name: str) -> jax.Array:
+    def _branch(self, hidden: jax.Array, added: jax.Array | None, name: str) -> tuple[jax.Array, jax.Array]:
+        """Return hidden + added for the residual connection, and normalised for a sublayer."""
         if name == "attention" and not self.attention_norm:
-            return hidden
-        return self.norm(name=f"{name}_norm")(hidden)
+            assert added is None, "a sum that is not computed"
+            return hidden, hidden
+        found: tuple[jax.Array, jax.Array] = self.norm(name=f"{name}_norm").branch(hidden, added)
+        return found
 
 
 class PostNormBlock(_Block):
@@ -127,7 +130,7 @@ class PostNormBlock(_Block):
     def _sublayers(self, hidden: jax.Array, attend: Any, cross_attend: Any, feed: Any, train: bool) -> jax.Array:
         for name, sublayer in (("attention", attend), ("cross_attention", cross_attend), ("feed_forward", feed)):
             if sublayer is not None:
-                hidden = self._normalised(hidden + self._dropped(sublayer(hidden), name, train), name)
+                hidden = self.norm(name=f"{name}_norm")(hidden, self._dropped(sublayer(hidden), name, train))
         return hidden
 
 
@@ -135,10 +138,12 @@ class PreNormBlock(_Block):
     """Pre-norm layer: x = x + dropout(sublayer(norm(x))) for each sublayer, as in GPT-2, T5 and ModernBERT."""
 
     def _sublayers(self, hidden: jax.Array, attend: Any, cross_attend: Any, feed: Any, train: bool) -> jax.Array:
+        added: Any = None
         for name, sublayer in (("attention", attend), ("cross_attention", cross_attend), ("feed_forward", feed)):
             if sublayer is not None:
-                hidden = hidden + self._dropped(sublayer(self._normalised(hidden, name)), name, train)
-        return hidden
+                hidden, inputs = self._branch(hidden, added, name)
+                added = self._dropped(sublayer(inputs), name, train)
+        return hidden + added
 
 
 class ParallelBlock(_Block):
@@ -149,5 +154,5 @@ class ParallelBlock(_Block):
 
     def _sublayers(self, hidden: jax.Array, attend: Any, cross_attend: Any, feed: Any, train: bool) -> jax.Array:
         assert cross_attend is None, "a parallel layer has no cross-attention"
-        inputs = self._normalised(hidden, "attention")
+        hidden, inputs = self._branch(hidden, None, "attention")
         return hidden + self._dropped(attend(inputs), "attention", train) + self._dropped(feed(inputs), "feed_forward", train)

@@ -1,6 +1,5 @@
 """The position-wise network of a Transformer layer."""
 
-from collections.abc import Sequence
 from functools import partial
 
 import flax.linen as nn
@@ -8,7 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from bertfam.layers.activations import ACTIVATIONS, Activation
+from bertfam.kernels import hidden_layer
+from bertfam.layers.activations import ACTIVATIONS, WIDE_ACTIVATIONS, Activation
 from bertfam.layers.dense import Dense, project, unstack
 from bertfam.layers.dropout import Dropout
 from bertfam.layers.initializers import Initializer, truncated_normal
@@ -50,20 +50,25 @@ class FeedForward(nn.Module):
         up = partial(Dense, (self.size,), ("embed", "mlp"), self.dtype, self.use_bias, self.kernel_init)
         output_init = self.output_init or self.kernel_init
         down = Dense((inputs.shape[-1],), ("mlp", "embed"), self.dtype, self.use_bias, output_init, name="output")
-        activation = ACTIVATIONS[self.activation]
-        # [batch, length, embed] -> [batch, length, mlp]
+        names = ("intermediate", "linear") if self.gated else ("intermediate",)
+        kernels, biases = zip(*[up(name=name).parameters(inputs.shape[-1:]) for name in names], strict=True)
         if self.gated:
-            joint = self._joint(inputs, [up(name=name) for name in ("intermediate", "linear")])
-            gate, linear = unstack(joint)
-            hidden = activation(gate) * linear
+            kernel, bias = jnp.stack(kernels, axis=1), jnp.stack(biases) if self.use_bias else None
         else:
-            hidden = activation(up(name="intermediate")(inputs))
+            (kernel,), (bias,) = kernels, biases
+        # [batch, length, embed] -> [batch, length, mlp], gated [batch, length, 2, mlp]
+        products = project(inputs.astype(self.dtype), kernel, None)
+        if hidden_layer.supports(products):
+            hidden = hidden_layer.activate(products, bias, hidden_layer.Settings(WIDE_ACTIVATIONS[self.activation], self.gated))
+        else:
+            hidden = self._hidden(products if bias is None else products + bias)
         hidden = nn.with_logical_constraint(hidden, ("batch", "length", "mlp"))
         hidden = Dropout(self.dropout_rate, name="dropout")(hidden, train=train)
         return down(hidden)
 
-    def _joint(self, inputs: jax.Array, projections: Sequence[Dense]) -> jax.Array:
-        kernels, biases = zip(*[dense.parameters(inputs.shape[-1:]) for dense in projections], strict=True)
-        # [batch, length, embed] x projections x [embed, mlp] -> [batch, length, projections, mlp]
-        joint = project(inputs.astype(self.dtype), jnp.stack(kernels, axis=1), jnp.stack(biases) if self.use_bias else None)
-        return nn.with_logical_constraint(joint, ("batch", "length", None, "mlp"))
+    def _hidden(self, products: jax.Array) -> jax.Array:
+        activation = ACTIVATIONS[self.activation]
+        if not self.gated:
+            return activation(products)
+        gate, linear = unstack(nn.with_logical_constraint(products, ("batch", "length", None, "mlp")))
+        return activation(gate) * linear

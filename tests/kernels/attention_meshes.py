@@ -11,9 +11,15 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from bertfam.kernels import rows
 from bertfam.kernels.attention.choice import BACKENDS, choose
 from bertfam.kernels.attention.interface import Inputs, Request
 from bertfam.kernels.attention.patterns import CAUSAL, FULL, BlockSparse, ExtraTokens, Window
+from bertfam.layers.attention.dot_product import Row, SelfAttention
+from bertfam.layers.blocks import PostNormBlock
+from bertfam.layers.execution import Execution
+from bertfam.layers.feed_forward import FeedForward
+from bertfam.layers.norm import LayerNorm
 from bertfam.planning.slices import parse
 from bertfam.sharding.mesh import MeshShape
 
@@ -63,6 +69,29 @@ def compiled(name, pattern, shape):
         return program, program(*given)
 
 
+def layer_gradients(shape):
+    """Return the loss of a layer with the kernels of `bertfam.kernels.rows`, interpreted in float32, and its gradients."""
+    execution = Execution(dtype="float32", attention="reference")
+    layer = PostNormBlock(
+        attention=lambda name: SelfAttention(4, 32, execution=execution, rotary_theta=1e4, name=name),
+        feed_forward=lambda name: FeedForward(256, "gelu", gated=True, name=name),
+        norm=lambda name: LayerNorm(name=name),
+    )
+    inputs, row = jax.random.normal(jax.random.key(1), (4, 16, 128)), Row(jnp.ones((4, 16), jnp.int32))
+    params = nn.unbox(layer.init(jax.random.key(0), inputs, row=row, packed=False, train=False))
+
+    def total(params, inputs):
+        inputs = nn.with_logical_constraint(inputs, ("batch", "length", None))
+        outputs = layer.apply(params, inputs, row=row, packed=False, train=False)[0]
+        return jnp.mean((outputs - inputs) ** 2)
+
+    mesh = shape.build(jax.devices()[: shape.data * shape.sequence * shape.tensor])
+    with jax.set_mesh(mesh), nn.logical_axis_rules(shape.rules.items()):
+        value, gradients = jax.jit(jax.value_and_grad(total))(params, inputs)
+    del gradients["params"]["attention"]["key"]["bias"]  # 0 but for rounding
+    return value, gradients
+
+
 def largest_difference(one, other):
     """Return the largest difference relative to the largest value of each array."""
     pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
@@ -88,7 +117,9 @@ def compile_for(slice_name, sizes, pattern):
 
 
 if __name__ == "__main__":
-    results = {"differences": {}, "gathers": {}, "tpu": {}}
+    rows.run_here = lambda dtype: True
+    whole, sharded = (layer_gradients(shape) for shape in (MeshShape(data=1), MeshShape(data=2, sequence=2, tensor=2)))
+    results = {"differences": {}, "gathers": {}, "tpu": {}, "row kernels": largest_difference(sharded, whole)}
     for name, pattern, sequence in CASES:
         _, expected = compiled("reference", pattern, MeshShape(data=1))
         program, actual = compiled(name, pattern, MeshShape(data=1, sequence=sequence, tensor=1 if sequence == 8 else 2))

@@ -28,6 +28,11 @@ def test_sharded_rows_give_the_values_and_gradients_of_whole_ones(results):
     assert {case: value for case, value in results["differences"].items() if value > 1e-5} == {}
 
 
+def test_sharded_rows_give_the_values_and_gradients_of_whole_ones_in_row_kernels(results):
+    """Rows are sharded over two devices, tokens over two, and heads and the hidden layer over two."""
+    assert results["row kernels"] < 1e-4
+
+
 def test_a_window_exchanges_the_tokens_beside_a_device_only(results):
     gathers = {
         case: count

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from bertfam.kernels.attention.patterns import FULL, Pattern
+from bertfam.kernels.target import target
 
 
 @dataclass(frozen=True)
@@ -52,15 +53,13 @@ class Request:
         The devices of the mesh may be those of a program that is only compiled here. The pattern becomes the simplest one that
         is equal in rows of this length.
         """
-        device = jax.sharding.get_abstract_mesh().abstract_device
-        platform = jax.default_backend() if device is None else device.platform
-        capability = getattr(jax.local_devices()[0], "compute_capability", None) if platform == "gpu" else None
+        platform, compute_capability = target()
         return replace(
             self,
             pattern=self.pattern if self.key_length is not None else self.pattern.within(self.length),
             platform=platform,
             split=jax.sharding.get_abstract_mesh().shape.get("sequence", 1) > 1,
-            compute_capability=float(capability) if capability is not None else None,
+            compute_capability=compute_capability,
         )
 
     @property

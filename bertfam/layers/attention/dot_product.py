@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from bertfam.kernels import split_heads
 from bertfam.kernels.attention.choice import choose
 from bertfam.kernels.attention.interface import Inputs, Request
 from bertfam.kernels.attention.patterns import FULL, Pattern
@@ -14,7 +15,9 @@ from bertfam.layers.attention.key_value_cache import put
 from bertfam.layers.dense import Dense, project, unstack
 from bertfam.layers.execution import Execution
 from bertfam.layers.initializers import Initializer, truncated_normal
-from bertfam.layers.positions.rotary import rotate
+from bertfam.layers.positions.rotary import angles_at, rotate
+
+_ROTATED = ("query", "key")  # the projections that rotary positions turn, before the others
 
 
 class Row(NamedTuple):
@@ -99,20 +102,30 @@ class Attention(nn.Module):
         kernels, biases = zip(*parameters, strict=True)
         return list(kernels), list(biases)
 
-    def _heads(self, inputs: jax.Array, num_heads: int, *names: str) -> list[jax.Array]:
+    def _heads(self, inputs: jax.Array, num_heads: int, *names: str, angles: jax.Array | None = None) -> list[jax.Array]:
         """Project inputs [batch, length, embed] to dtype[batch, length, heads, head_dim] for each name, by one matrix product.
 
-        The kernels are stacked on a new axis, so that sharding over heads is kept.
+        The kernels are stacked on a new axis, so that sharding over heads is kept. `angles` turn queries and keys (see
+        `bertfam.layers.positions.rotary`).
         """
         kernels, biases = self._projections(inputs.shape[-1], num_heads, *names)
+        heads = _heads_axis(num_heads) if num_heads == self.num_heads else None
         # [batch, length, embed] -> [batch, length, projections, heads, head_dim]
         # with n x [embed, heads, head_dim] -> [embed, n, heads, head_dim]; n x [heads, head_dim] -> [n, ...], n projections
-        inputs = inputs.astype(self.execution.compute_dtype)
-        joint = project(inputs, jnp.stack(kernels, axis=1), jnp.stack(biases) if self.use_bias else None)
-        joint = nn.with_logical_constraint(
-            joint, ("batch", "length", None, _heads_axis(num_heads) if num_heads == self.num_heads else None, "head_dim")
-        )
-        return list(unstack(joint))
+        joint = project(inputs.astype(self.execution.compute_dtype), jnp.stack(kernels, axis=1), None)
+        bias = jnp.stack(biases) if self.use_bias else None
+        if split_heads.supports(joint, heads):
+            turned = 0
+            if angles is not None:
+                angles = jnp.broadcast_to(angles, (*joint.shape[:2], angles.shape[-1]))
+                turned = sum(name in _ROTATED for name in names)
+            return split_heads.split(joint, bias, angles, split_heads.Settings(heads, turned))
+        joint = joint if bias is None else joint + bias
+        joint = nn.with_logical_constraint(joint, ("batch", "length", None, heads, "head_dim"))
+        found = unstack(joint)
+        if angles is None:
+            return list(found)
+        return [rotate(array, angles) if name in _ROTATED else array for name, array in zip(names, found, strict=True)]
 
     def _mixed(
         self,
@@ -199,13 +212,14 @@ class SelfAttention(Attention):
           cached: keys and values [batch, slots, key_heads, head_dim] of a cache, in which these tokens fill the slots from
             `row.offset` on.
         """
-        if self.num_kv_heads in (None, self.num_heads):
-            query, key, value = self._heads(inputs, self.num_heads, "query", "key", "value")
-        else:
-            (query,) = self._heads(inputs, self.num_heads, "query")
-            key, value = self._heads(inputs, self.num_kv_heads or 1, "key", "value")
+        angles = None
         if self.rotary_theta is not None:
-            query, key = (rotate(heads, row.positions, self.rotary_theta) for heads in (query, key))
+            angles = angles_at(row.positions, inputs.shape[1], self.head_dim, self.rotary_theta)
+        if self.num_kv_heads in (None, self.num_heads):
+            query, key, value = self._heads(inputs, self.num_heads, "query", "key", "value", angles=angles)
+        else:
+            (query,) = self._heads(inputs, self.num_heads, "query", angles=angles)
+            key, value = self._heads(inputs, self.num_kv_heads or 1, "key", "value", angles=angles)
         if cached is not None:
             assert row.offset is not None, "a cache without the slot to write to"
             key, value = (put(old, new, row.offset) for old, new in zip(cached, (key, value), strict=True))

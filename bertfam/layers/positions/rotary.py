@@ -5,25 +5,34 @@ import jax.numpy as jnp
 import numpy as np
 
 
-def rotate(heads: jax.Array, positions: jax.Array | None, theta: float) -> jax.Array:
+def angles_at(positions: jax.Array | None, length: int, head_dim: int, theta: float) -> jax.Array:
+    """Compute the angles float32[batch or 1, length, head_dim / 2] of positions.
+
+    Args:
+      positions: int32[batch, length], from 0 in each example of a packed row; None: 0, 1, 2, ... in every row.
+      length: tokens of a row.
+      head_dim: width of a head, an even number.
+      theta: the base; the slowest pair makes one turn in about 2 pi theta tokens.
+    """
+    if positions is None:
+        positions = jnp.arange(length)[None]
+    frequencies = np.float32(theta ** (-np.arange(0, head_dim, 2) / head_dim))
+    return positions[..., None].astype(jnp.float32) * frequencies
+
+
+def rotate(heads: jax.Array, angles: jax.Array) -> jax.Array:
     """Rotate the pair (x[i], x[i + head_dim / 2]) of every head by the angle position * theta ** (-2 i / head_dim).
 
     The score of a rotated query and a rotated key depends only on the difference of their positions.
 
     Args:
-      heads: queries or keys [batch, length, heads, head_dim]; head_dim is even.
-      positions: int32[batch, length], from 0 in each example of a packed row; None: 0, 1, 2, ... in every row.
-      theta: the base; the slowest pair makes one turn in about 2 pi theta tokens.
+      heads: queries or keys [batch, length, heads, head_dim].
+      angles: float32[batch or 1, length, head_dim / 2].
 
     Returns:
-      The rotated array in the same shape and dtype; angles and products are float32.
+      The rotated array in the same shape and dtype; products are float32.
     """
-    length, size = heads.shape[1], heads.shape[-1]
-    if positions is None:
-        positions = jnp.arange(length)[None]
-    frequencies = np.float32(theta ** (-np.arange(0, size, 2) / size))
-    # [batch or 1, length, 1, head_dim / 2]
-    angles = (positions[..., None].astype(jnp.float32) * frequencies)[:, :, None]
+    angles = angles[:, :, None]
     return _turn(heads, jnp.cos(angles), jnp.sin(angles))
 
 

@@ -1,0 +1,103 @@
+"""Common parts of the kernels that read and write whole rows of activations once, for NVIDIA GPUs (Pallas on Triton).
+
+A kernel sees arrays [rows, ...] of one device, and processes a few rows in each step. Sizes of what it holds at a time are
+powers of two, as Triton requires.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.sharding import PartitionSpec
+
+from bertfam.kernels.target import target
+
+Axes = tuple[str | None, ...]
+ROW_AXES = ("batch", "length")  # of all arrays that are computed row by row
+_LEAST_COMPUTE_CAPABILITY = 8.0  # the first whose GPUs compute in bfloat16
+# Pallas changes between versions: the first that the kernels ran on a GPU with, and the first that they were not tested with.
+_JAX_FROM, _JAX_BEFORE = (0, 11, 2), (0, 13)
+_MOST_PROGRAMS = 1056  # of a kernel that sums over rows: 8 on each of the 132 multiprocessors of an H100 or H200
+
+
+def run_here(dtype: Any) -> bool:
+    """Return True if the kernels run on the devices that a program is traced for, and compute in the dtype."""
+    if dtype not in (jnp.bfloat16, jnp.float16) or not _JAX_FROM <= jax.__version_info__ < _JAX_BEFORE:
+        return False
+    platform, compute_capability = target()
+    return platform == "gpu" and (compute_capability or 0) >= _LEAST_COMPUTE_CAPABILITY
+
+
+def local_shape(shape: Sequence[int], axes: Axes) -> tuple[int, ...] | None:
+    """Return the shape of a device's part of an array with these logical axes; None if the parts would not be equal."""
+    sizes = jax.sharding.get_abstract_mesh().shape
+    parts = []
+    for count, names in zip(shape, nn.logical_to_mesh_axes(axes), strict=True):
+        devices = 1
+        for name in _names(names):
+            devices *= sizes.get(name, 1)
+        if count % devices:
+            return None
+        parts.append(count // devices)
+    return tuple(parts)
+
+
+def sharded(compute: Callable[..., Any], in_axes: Any, out_axes: Any) -> Callable[..., Any]:
+    """Return a function that computes on each device with its part of the arrays.
+
+    `in_axes` and `out_axes` are trees of the logical axes of arguments and results; an axis "rows" is sharded as `ROW_AXES`
+    together are.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.size == 1:
+        return compute
+    in_specs, out_specs = (jax.tree.map(_spec, axes, is_leaf=_is_axes) for axes in (in_axes, out_axes))
+    return jax.shard_map(compute, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+
+
+def _is_axes(value: Any) -> bool:
+    return isinstance(value, tuple) and all(name is None or isinstance(name, str) for name in value)
+
+
+def _spec(axes: Axes) -> PartitionSpec:
+    rows = tuple(name for names in nn.logical_to_mesh_axes(ROW_AXES) for name in _names(names))
+    own = nn.logical_to_mesh_axes(tuple(None if axis == "rows" else axis for axis in axes))
+    return PartitionSpec(*(rows if axis == "rows" else names for axis, names in zip(axes, own, strict=True)))
+
+
+def _names(names: Any) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else names or ()
+
+
+def chunk(size: int, most: int) -> int:
+    """Return the largest power of two up to `most` that divides a size."""
+    return min(size & -size, most)
+
+
+def programs(groups: int, columns: int = 1) -> int:
+    """Return the number of programs, a divisor of `groups` groups of rows, that sum over rows in each of `columns` columns."""
+    most = min(groups, max(_MOST_PROGRAMS // columns, 1))
+    return next(count for count in range(most, 0, -1) if groups % count == 0)
+
+
+def call(kernel: Callable[..., None], name: str, grid: tuple[int, ...], outputs: Any, *, warps: int) -> Callable[..., Any]:
+    """Return the function that runs a kernel, whose references are whole arrays; other platforms than GPUs interpret it.
+
+    Args:
+      kernel: the kernel.
+      name: its name in profiles.
+      grid: number of programs along each axis.
+      outputs: tree of arrays or of their shapes and dtypes.
+      warps: warps of a program.
+    """
+    from jax.experimental.pallas import triton
+
+    shapes = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), outputs)
+    parameters = triton.CompilerParams(num_warps=warps, num_stages=1)
+    run: Callable[..., Any] = pl.pallas_call(
+        kernel, shapes, grid=grid, interpret=jax.default_backend() != "gpu", compiler_params=parameters, name=name
+    )
+    return run
