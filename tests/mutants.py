@@ -132,8 +132,8 @@ MUTANTS = (
     Mutant("layers/positions/rotary.py", "first * cos - second * sin", "first * cos + second * sin", "layers/test_rotary.py"),
     Mutant(
         "layers/norm.py",
-        "centred = wide - jnp.mean(wide, axis=-1, keepdims=True)",
-        "centred = wide",
+        "wide = wide - jnp.mean(wide, axis=-1, keepdims=True)",
+        "wide = wide + 0.0",
         "layers/test_small_layers.py",
     ),
     Mutant(
