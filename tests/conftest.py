@@ -113,7 +113,7 @@ def caches_in_process():
 
     def run(command, **options):
         with open(os.dup(2), "w") as error, redirect_stdout(StringIO()), redirect_stderr(error):
-            return SimpleNamespace(returncode=cli.main([*command[3:], "--processes=0"]))
+            return SimpleNamespace(returncode=cli.main([*command[command.index("bertfam") + 1 :], "--processes=0"]))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build_process, "subprocess", SimpleNamespace(run=run, DEVNULL=None))

@@ -138,9 +138,9 @@ def _mark_run(marks: Marks) -> None:
     program = str(Path(__file__).with_name("bertfam_process.py"))
 
     def run(command, env, **options):
-        assert command[:3] == [sys.executable, "-m", "bertfam"]
+        words = command[command.index("bertfam") + 1 :]
         env = {name: value for name, value in env.items() if name not in _NOT_INHERITED}
-        return subprocess.run([sys.executable, program, *command[3:]], env=env, **options)
+        return subprocess.run([sys.executable, program, *words], env=env, **options)
 
     build_process.subprocess = SimpleNamespace(run=run, DEVNULL=subprocess.DEVNULL)
 

@@ -157,7 +157,7 @@ def test_a_temporary_cache_leaves_nothing_behind(trained, caches_in_process, tmp
         (["--stat_rows=0"], "--stat_rows=0 is less than 1"),
         (["--overwrite"], "--overwrite says what --html may replace: give --html=FILE with it"),
         (["--html=."], "--html=. is a folder; name a file in it"),
-        (["--html=none/page.html"], "--html=none/page.html: none is no folder; make it first, or name another"),
+        (["--html=none/page.html"], "--html=none/page.html cannot be written: there is no folder none; create it first"),
         (
             ["--html={folder}/run.gin"],
             "--html={folder}/run.gin exists already: name another file, or give --overwrite to replace it",
