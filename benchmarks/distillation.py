@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from benchmarks.measurement import table
 from benchmarks.training_runs import metrics, run_all, seconds, tokens_per_second
 from bertfam.arguments import ScriptParser, output_folder
+from bertfam.plurals import plural
 
 _RUN = """\
 include "objectives/{objective}.gin"
@@ -170,7 +171,7 @@ def _table(args: argparse.Namespace, output: Path, seconds_in_all: float) -> str
     plain = scores.get("mlm", {}).get("mlm_loss")
     rows = []
     for name, score in scores.items():
-        title = STUDENTS[name].title if name in STUDENTS else f"teacher, {args.teacher_layers} layers"
+        title = STUDENTS[name].title if name in STUDENTS else f"teacher, {plural(args.teacher_layers, 'layer')}"
         cells = [f"{score[column]:.4f}" if column in score else "" for column in _COLUMNS]
         difference = "" if plain is None or name in (TEACHER, "mlm") else f"{score['mlm_loss'] - plain:+.4f}"
         speed = f"{tokens_per_second(output / name) / 1e6:.2f}", f"{seconds(output / name):.0f}"

@@ -25,7 +25,7 @@ def test_teacher_and_students(cache_dir, tmp_path, modules_in_process, monkeypat
     assert (tmp_path / "table.md").read_text() in printed
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in first.splitlines() if line.startswith("| ")]
     head, table = lines[0], {line[0]: dict(zip(lines[0], line, strict=True)) for line in lines[2:]}
-    assert list(table) == ["teacher, 1 layers", "masked language model alone", "triple loss, warm start"]
+    assert list(table) == ["teacher, 1 layer", "masked language model alone", "triple loss, warm start"]
     assert head[2] == "held-out MLM loss"
     plain, triple = (metrics(tmp_path / name, "eval")[-1] for name in ("mlm", "triple"))
     row = table["triple loss, warm start"]

@@ -325,7 +325,7 @@ def test_a_student_of_random_parameters(trained, tmp_path, monkeypatch):
         (["--teacher_step=7"], "{model}/checkpoints has no step 7; it has 5, 10, "),
         (["--teacher_network=generator"], "{model} has no network generator; it has encoder"),
         (["--layers=2"], "Distillation: layers (2,) names 2, and the teacher's layers are 0 to 1 (Distillation.layers from "),
-        (["--layers=0,1"], "Distillation: layers (0, 1) name 2 layers of the teacher, and the student has 1 layers"),
+        (["--layers=0,1"], "Distillation: layers (0, 1) name 2 layers of the teacher, and the student has 1 layer"),
         (["--layers=0", "--init_from={model}"], "--layers and --init_from both say what the student starts as; give one"),
         (["--layers=0;1"], "--layers=0;1: write numbers with commas between, as 0,2,4, or random"),
         (["--gin.DistilBertConfig.num_layers=3"], "Distillation: the student has 3 layers and the teacher 2: name the layers"),

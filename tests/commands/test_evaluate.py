@@ -93,7 +93,7 @@ def test_huggingface_folder_has_the_scores_of_the_run(trained, tmp_path, capsys)
 def test_text_output(trained, capsys):
     assert cli.main(["evaluate", f"--model_dir={trained.model_dir}", "--batches=1"]) == 0
     first, rows, targets, *rest = capsys.readouterr().out.splitlines()
-    assert rows == "8 rows of 24 tokens in 1 batches of 8"
+    assert rows == "8 rows of 24 tokens in 1 batch of 8"
     assert re.fullmatch(r"targets: \d+ mlm, 8 nsp", targets)
     assert first == f"step 24 of {trained.model_dir} on the validation split of {trained.model_dir}/cache"
     assert [line.split()[0] for line in rest] == ["loss", *METRICS, "perplexity"]

@@ -38,7 +38,7 @@ def test_too_large_a_size_warns_once(text, capsys):
     (text / "b.txt").write_text("a b c d a b c")
     assert vocab("--input=b.txt", "--size=4000", "--output=out") == 0
     out, err = capsys.readouterr()
-    assert out.startswith("out: 9 pieces from 1 documents") and err.count("warning") == 1
+    assert out.startswith("out: 9 pieces from 1 document,") and err.count("warning") == 1
     assert "vocab: warning: the text allows only 9 pieces" in err
 
 

@@ -347,7 +347,7 @@ def test_invalid_settings_are_refused():
     for changes, message in (
         ({"teacher": dataclasses.replace(TEACHER, has_head=False)}, "teacher has no masked-language-model head"),
         ({"teacher": wide}, "teacher is 32 wide and the student 16, .*: set Distillation.cosine = 0"),
-        ({"layers": (0, 1)}, r"layers \(0, 1\) name 2 layers of the teacher, and the student has 1 layers"),
+        ({"layers": (0, 1)}, r"layers \(0, 1\) name 2 layers of the teacher, and the student has 1 layer"),
         ({"layers": (2,)}, r"layers \(2,\) names 2, and the teacher's layers are 0 to 1"),
         ({"model": deep}, r"the student has 3 layers and the teacher 2: .* as \(0, 0, 1\)"),
     ):
