@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from bertfam.layers.initializers import Initializer, logical, truncated_normal
+from bertfam.layers.initializers import Initializer, logical, param, truncated_normal
 from bertfam.layers.unsharded import unshard
 
 
@@ -41,11 +41,11 @@ class Dense(nn.Module):
         Callers use it to fuse several products into one.
         """
         kernel_init = logical(self.kernel_init, self.axes)
-        kernel = self.param("kernel", kernel_init, (*contracted_shape, *self.features), jnp.float32)
+        kernel = param(self, "kernel", kernel_init, (*contracted_shape, *self.features))
         bias = None
         if self.use_bias:
             axes = self.axes[self.contracted :]
-            bias = self.param("bias", logical(nn.initializers.zeros_init(), axes), self.features, jnp.float32)
+            bias = param(self, "bias", logical(nn.initializers.zeros_init(), axes), self.features)
             bias = unshard(bias.astype(self.dtype), axes)
         return unshard(kernel.astype(self.dtype), self.axes), bias
 

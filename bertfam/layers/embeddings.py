@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from bertfam.errors import UserError
-from bertfam.layers.initializers import Initializer, logical, truncated_normal
+from bertfam.layers.initializers import Initializer, logical, param, truncated_normal
 from bertfam.layers.lookup import lookup_few
 from bertfam.layers.unsharded import replicated, unshard
 
@@ -36,7 +36,7 @@ class Table(nn.Module):
     def __call__(self) -> jax.Array:
         """Return the table float32[rows, features]."""
         axes = (self.axis, "embed")
-        return unshard(self.param("table", logical(self.table_init, axes), (self.rows, self.features), jnp.float32), axes)
+        return unshard(param(self, "table", logical(self.table_init, axes), (self.rows, self.features)), axes)
 
 
 def embed_words(table: jax.Array, tokens: jax.Array, dtype: DTypeLike) -> jax.Array:

@@ -6,6 +6,8 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
+from flax import errors
 
 Initializer = jax.nn.initializers.Initializer
 
@@ -28,3 +30,17 @@ def normal(deviation: float) -> Initializer:
 def logical(initializer: Initializer, axes: tuple[str | None, ...]) -> Callable[..., Any]:
     """Return the initializer with logical axis names on its result, for sharding."""
     return nn.with_logical_partitioning(initializer, axes)
+
+
+def param(module: nn.Module, name: str, initializer: Callable[..., Any], shape: tuple[int, ...]) -> jax.Array:
+    """Return the module's parameter of that name, float32[*shape]; initialise it if the module is being initialised.
+
+    `nn.Module.param` traces the initializer of a parameter that exists to compare shapes, which is an eighth of the time that
+    tracing a training step takes.
+    """
+    if not module.has_variable("params", name):
+        return module.param(name, initializer, shape, jnp.float32)
+    value = nn.meta.unbox(module.get_variable("params", name))
+    if value.shape != shape:
+        raise errors.ScopeParamShapeError(name, "/" + "/".join(module.path), value.shape, shape)
+    return value

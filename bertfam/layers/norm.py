@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 from typing_extensions import override
 
 from bertfam.kernels import layer_norm
-from bertfam.layers.initializers import logical
+from bertfam.layers.initializers import logical, param
 from bertfam.layers.unsharded import unshard
 
 _AXES = ("embed",)
@@ -49,10 +49,10 @@ class _Norm(nn.Module):
     @nn.compact
     def _normalise(self, inputs: jax.Array, added: jax.Array | None, branches: bool) -> Any:
         size = inputs.shape[-1]
-        scale = unshard(self.param("scale", logical(nn.initializers.ones_init(), _AXES), (size,), jnp.float32), _AXES)
+        scale = unshard(param(self, "scale", logical(nn.initializers.ones_init(), _AXES), (size,)), _AXES)
         bias = None
         if self._has_bias():
-            bias = unshard(self.param("bias", logical(nn.initializers.zeros_init(), _AXES), (size,), jnp.float32), _AXES)
+            bias = unshard(param(self, "bias", logical(nn.initializers.zeros_init(), _AXES), (size,)), _AXES)
         if inputs.dtype == self.dtype and layer_norm.supports(inputs):
             return layer_norm.normalise(inputs, added, scale, bias, layer_norm.Settings(self.epsilon, self.centred, branches))
         if added is not None:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import errors
 from flax import linen as nn
 
 from bertfam.errors import UserError
@@ -75,6 +76,11 @@ def test_layer_norm_keeps_statistics_in_float32():
     expected = (wide - wide.mean(-1, keepdims=True)) / wide.std(-1, keepdims=True)
     assert actual.dtype == jnp.bfloat16
     np.testing.assert_allclose(np.float64(actual), expected, rtol=2**-8, atol=1e-4)
+
+
+def test_parameter_of_another_shape_is_refused():
+    with pytest.raises(errors.ScopeParamShapeError, match=r'"scale" in "/", .*\(1,\)'):
+        RMSNorm(dtype=jnp.float32).apply({"params": {"scale": np.ones(1, np.float32)}}, np.ones((2, 8), np.float32))
 
 
 def test_dropout_rate_and_scale():

@@ -11,7 +11,7 @@ from bertfam.kernels.chunked_cross_entropy import NO_TOKEN_LOGIT
 from bertfam.layers.activations import ACTIVATIONS, Activation
 from bertfam.layers.dense import Dense
 from bertfam.layers.execution import Execution
-from bertfam.layers.initializers import Initializer, logical, truncated_normal
+from bertfam.layers.initializers import Initializer, logical, param, truncated_normal
 from bertfam.layers.norm import LayerNorm
 from bertfam.layers.unsharded import replicated, unshard
 
@@ -134,10 +134,10 @@ class MaskedLmHead(nn.Module):
             hidden = ACTIVATIONS[self.activation](hidden)
             hidden = LayerNorm(self.layer_norm_epsilon, dtype, self.use_bias, name="norm")(hidden)
         if not self.tied:
-            word_table = self.param("decoder", logical(normal, _TABLE_AXES), (rows, embed), jnp.float32)
+            word_table = param(self, "decoder", logical(normal, _TABLE_AXES), (rows, embed))
         bias = None
         if self.decoder_bias:
-            bias = self.param("bias", logical(nn.initializers.zeros_init(), ("vocab",)), (rows,), jnp.float32)
+            bias = param(self, "bias", logical(nn.initializers.zeros_init(), ("vocab",)), (rows,))
         return token_logits(hidden, word_table, bias, self.vocab_size)
 
 
@@ -229,11 +229,11 @@ class LmHead(nn.Module):
     def weights(self, table: jax.Array) -> Head:
         """Return the weights of the projection, given the word table float32[rows, embed]."""
         if not self.tied:
-            table = self.param("kernel", logical(self.kernel_init, _TABLE_AXES), table.shape, jnp.float32)
+            table = param(self, "kernel", logical(self.kernel_init, _TABLE_AXES), table.shape)
         bias = None
         if self.use_bias:
             zeros = logical(nn.initializers.zeros_init(), ("vocab",))
-            bias = jax.lax.stop_gradient(self.param("bias", zeros, table.shape[:1], jnp.float32))
+            bias = jax.lax.stop_gradient(param(self, "bias", zeros, table.shape[:1]))
         return Head(table, self.scale, bias)
 
     def __call__(self, hidden: jax.Array, table: jax.Array) -> jax.Array:

@@ -8,7 +8,7 @@ from bertfam.layers.activations import ACTIVATIONS
 from bertfam.layers.dense import Dense
 from bertfam.layers.execution import Execution
 from bertfam.layers.heads.pretraining import token_logits
-from bertfam.layers.initializers import logical, truncated_normal
+from bertfam.layers.initializers import logical, param, truncated_normal
 from bertfam.layers.lookup import lookup_few
 from bertfam.layers.norm import LayerNorm
 
@@ -47,12 +47,12 @@ class SpanBoundaryHead(nn.Module):
         """
         dtype, normal = self.execution.compute_dtype, truncated_normal(self.initializer_range)
         # Replicated, since few meshes divide the published width of 200.
-        places = self.param("places", logical(normal, (None, None)), (self.places, self.place_size), jnp.float32)
+        places = param(self, "places", logical(normal, (None, None)), (self.places, self.place_size))
         # [batch, predictions, 2 embed + place_size] -> [batch, predictions, embed] -> [batch, predictions, width]
         hidden = jnp.concatenate([left.astype(dtype), right.astype(dtype), lookup_few(places, offsets, dtype)], axis=-1)
         for name, width in (("first", left.shape[-1]), ("second", word_table.shape[1])):
             hidden = Dense((width,), (None, "embed"), dtype, kernel_init=normal, name=name)(hidden)
             hidden = LayerNorm(1e-5, dtype, name=f"{name}_norm")(ACTIVATIONS["gelu"](hidden))
         zeros = logical(nn.initializers.zeros_init(), ("vocab",))
-        bias = self.param("bias", zeros, (len(word_table),), jnp.float32)
+        bias = param(self, "bias", zeros, (len(word_table),))
         return token_logits(hidden, word_table, bias, self.vocab_size)

@@ -26,7 +26,7 @@ from bertfam.kernels.attention.interface import Inputs, Request
 from bertfam.layers.attention.dot_product import Attended
 from bertfam.layers.dense import Dense
 from bertfam.layers.execution import Execution
-from bertfam.layers.initializers import Initializer, logical, normal
+from bertfam.layers.initializers import Initializer, logical, normal, param
 from bertfam.layers.unsharded import unshard
 
 # Added to masked scores. In float32 it absorbs any score, so that a masked key has no weight at all.
@@ -123,7 +123,7 @@ class RelativeAttention(nn.Module):
     def _vector(self, name: str, *shape: int) -> jax.Array:
         """Return the parameter dtype[*shape, heads, head_dim]."""
         axes = (*(None for _ in shape), self._axis, "head_dim")
-        vector = self.param(name, logical(self.kernel_init, axes), (*shape, self.num_heads, self.head_dim), jnp.float32)
+        vector = param(self, name, logical(self.kernel_init, axes), (*shape, self.num_heads, self.head_dim))
         return unshard(vector.astype(self.execution.compute_dtype), axes)
 
     def _by_distance(self, query: jax.Array, row: RelativeRow, length: int) -> jax.Array:

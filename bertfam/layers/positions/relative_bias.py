@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertfam.layers.initializers import Initializer, logical
+from bertfam.layers.initializers import Initializer, logical, param
 from bertfam.layers.lookup import lookup_few
 
 
@@ -76,7 +76,7 @@ class RelativeBias(nn.Module):
           The bias float32[1, heads, queries, keys].
         """
         shape = (self.buckets, self.num_heads)
-        table = self.param("table", logical(self.table_init, ("relative_bucket", "heads")), shape, jnp.float32)
+        table = param(self, "table", logical(self.table_init, ("relative_bucket", "heads")), shape)
         # Distances beyond the largest share a bucket, so a small list, computed on the host, covers them all.
         bucket_list = _bucket_list(self.bidirectional, self.buckets, self.max_distance)
         # A pair's term depends on key - query alone, which has queries + keys - 1 values: 1 - queries, ..., keys - 1.
