@@ -29,14 +29,16 @@ quickstart: $(VENV)/installed
 	  "The default [MASK] is None." \
 	  "A list of [MASK] to be used by the function."
 
+# One process runs all tests of a file, which share models and compiled programs.
+PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile
 test: $(VENV)/installed-test
-	$(BIN)/python -m pytest -n 2
+	$(PYTEST)
 
 # The part of the tests that starts few processes: all but those of commands, benchmarks and crashes, and the catalogue of mistakes.
 QUICK = $(filter-out tests/benchmarks/ tests/commands/ tests/crashes/ tests/__pycache__/,$(wildcard tests/*/)) \
   tests/commands/catalogue $(wildcard tests/test_*.py)
 quick: $(VENV)/installed-test
-	$(BIN)/python -m pytest -n 2 $(QUICK)
+	$(PYTEST) $(QUICK)
 
 # Break forty lines of the package, one at a time, and check that the tests notice. Takes a quarter of an hour.
 mutants: $(VENV)/installed-test
@@ -46,7 +48,7 @@ mutants: $(VENV)/installed-test
 # tests with malformed command lines and folders. Takes about half an hour.
 campaign: $(VENV)/installed-test
 	$(BIN)/python tests/crashes/campaign.py
-	BERTFAM_LONG_TESTS=1 $(BIN)/python -m pytest -n 2 tests/commands/test_fuzz.py tests/interop/test_hostile_folders.py tests/data/token_cache/test_digests.py
+	BERTFAM_LONG_TESTS=1 $(PYTEST) tests/commands/test_fuzz.py tests/interop/test_hostile_folders.py tests/data/token_cache/test_digests.py
 
 # Compile the steps of published models for TPU slices and compare their costs with the recorded ones. Takes 10 minutes.
 tpu-golden: $(VENV)/installed-test
