@@ -12,12 +12,10 @@ from once import once
 
 TERMS = {
     "distillation": {"soft_loss", "mlm_loss", "cosine_loss", "mse_loss"},
-    "sop in microbatches": {"mlm_loss", "sop_loss", "sop_accuracy"},
-    "structure": {"mlm_loss", "shuffled_loss", "structure_loss"},
+    "structure in microbatches": {"mlm_loss", "shuffled_loss", "structure_loss", "structure_accuracy"},
     "sbo of modernbert": {"mlm_loss", "mlm_accuracy", "sbo_loss"},
     "decoder": {"lm_loss", "lm_accuracy"},
-    "encoder_decoder": {"lm_loss", "lm_accuracy"},
-    "padded decoder": {"lm_loss", "lm_accuracy"},
+    "padded encoder_decoder": {"lm_loss", "lm_accuracy"},
     "electra": {"mlm_loss", "rtd_loss", "rtd_accuracy"},
     "permutation": {"plm_loss", "plm_accuracy"},
 }
@@ -44,7 +42,7 @@ def results(tmp_path_factory):
 
 @pytest.mark.parametrize("name", TERMS)
 def test_eight_devices_match_one(results, name):
-    """The meshes have fsdp, tensor and sequence axes. "sop in microbatches" computes the batch in four pieces on eight."""
+    """The meshes have fsdp, tensor and sequence axes. "structure in microbatches" computes the batch in four pieces on eight."""
     result = results[0][name]
     assert {"tensor", "fsdp"} <= set(result["axes"]) if name == "distillation" else not result["axes"]
     assert result["one"].keys() >= TERMS[name] | {"loss"}
