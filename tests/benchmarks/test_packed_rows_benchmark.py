@@ -10,8 +10,11 @@ TINY = ("num_layers = 1", "hidden_size = 16", "num_heads = 2", "feed_forward_siz
 
 def test_a_packed_case_is_timed(monkeypatch, capsys):
     sizes = [f"--gin=ModernBertConfig.{size}" for size in TINY] + ["--gin=BATCH_SIZE = 2", "--gin=Stage.length = 640"]
-    case = "--case=ModernBERT-base, 32 x 1,024, packed"
-    monkeypatch.setattr(sys, "argv", ["packed_rows", "--steps=1", case, *sizes])
+    case = "ModernBERT-base, 32 x 1,024, packed"
+    files, bindings, _, own = packed_rows.CASES[case]
+    # The logits of the real vocabulary take more time than everything else.
+    monkeypatch.setitem(packed_rows.CASES, case, (files, bindings, 500, own))
+    monkeypatch.setattr(sys, "argv", ["packed_rows", "--steps=1", f"--case={case}", *sizes])
     assert packed_rows.main() == 0
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert figures["tokens_per_second"] * figures["milliseconds"] / 1e3 == 2 * 640

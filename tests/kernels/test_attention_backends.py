@@ -1,7 +1,7 @@
 """Every backend that runs here against the reference, and the choice among backends."""
 
 import dataclasses
-from functools import partial
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -37,9 +37,14 @@ def backends_for(*patterns, without=()):
 TOLERANCE = {"float32": 1e-5, "bfloat16": 3e-2}
 
 
+def random_arrays(*shapes, seed=0, dtype="float32"):
+    """Return normal values that NumPy draws, which compiles nothing."""
+    generator = np.random.default_rng(seed)
+    return [generator.standard_normal(shape, np.float32).astype(jnp.dtype(dtype)) for shape in shapes]
+
+
 def inputs(dtype):
-    keys = jax.random.split(jax.random.key(0), 3)
-    return [jax.random.normal(key, (BATCH, LENGTH, HEADS, HEAD_DIM)).astype(dtype) for key in keys]
+    return random_arrays(*[(BATCH, LENGTH, HEADS, HEAD_DIM)] * 3, dtype=dtype)
 
 
 def run(name, arrays, segment_ids, packed, bias=None, **options):
@@ -49,8 +54,36 @@ def run(name, arrays, segment_ids, packed, bias=None, **options):
     return BACKENDS[name].run(Inputs(*arrays, jnp.asarray(segment_ids), bias=bias), request)
 
 
+def compiled(name, packed, pattern, **options):
+    """Return a jitted function of (arrays, segment_ids) to the outputs, or to (outputs, weights) with `return_weights`."""
+
+    def forward(arrays, segment_ids):
+        mixed, weights = run(name, arrays, segment_ids, packed, pattern=pattern, **options)
+        return (mixed, weights) if options.get("return_weights") else mixed
+
+    return jax.jit(forward)
+
+
 def real(values, segment_ids):
     return np.where(segment_ids[:, :, None, None] > 0, np.asarray(values, np.float32), 0)
+
+
+@functools.cache
+def compiled_gradient(name, pattern, packed):
+    """Return a jitted function of (arrays, bias, weights, segment_ids) to the gradients of a loss and the outputs."""
+
+    def loss(arrays, bias, weights, segment_ids):
+        mixed, _ = run(name, arrays, segment_ids, packed, bias, pattern=pattern)
+        return jnp.sum(jnp.where(segment_ids[:, :, None, None] > 0, mixed.astype(jnp.float32) * weights, 0)), mixed
+
+    return jax.jit(jax.grad(loss, has_aux=True))
+
+
+def assert_equal_results(actual, expected, segment_ids, tolerance=1e-5):
+    """Compare (gradients, outputs); gradients relative to the largest of an array, outputs at tokens."""
+    np.testing.assert_allclose(real(actual[1], segment_ids), real(expected[1], segment_ids), atol=tolerance)
+    for one, other in zip(*(map(np.float32, gradients) for gradients, _ in (actual, expected)), strict=True):
+        np.testing.assert_allclose(one, other, atol=tolerance * np.abs(other).max())
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -59,19 +92,11 @@ def real(values, segment_ids):
 @pytest.mark.parametrize(("name", "pattern"), backends_for(*PATTERNS, without=("reference",)))
 def test_outputs_and_gradients_match_the_reference(name, pattern, dtype, packed, with_bias):
     arrays, segment_ids = inputs(dtype), PACKED if packed else PADDED
-    bias = jax.random.normal(jax.random.key(3), (1, HEADS, LENGTH, LENGTH)) if with_bias else None
-    weights = jax.random.normal(jax.random.key(4), arrays[0].shape)
-
-    def loss(name, arrays):
-        mixed, _ = run(name, arrays, segment_ids, packed, bias, pattern=pattern)
-        return jnp.sum(jnp.where(segment_ids[:, :, None, None] > 0, mixed.astype(jnp.float32) * weights, 0)), mixed
-
-    gradient = jax.jit(jax.grad(loss, 1, has_aux=True), static_argnums=0)
-    actual, expected = (gradient(which, arrays) for which in (name, "reference"))
-    np.testing.assert_allclose(real(actual[1], segment_ids), real(expected[1], segment_ids), atol=TOLERANCE[dtype])
-    for one, other in zip(actual[0], expected[0], strict=True):
-        scale = float(jnp.max(jnp.abs(other)))
-        np.testing.assert_allclose(np.float32(one), np.float32(other), atol=TOLERANCE[dtype] * scale)
+    bias, weights = random_arrays((1, HEADS, LENGTH, LENGTH), arrays[0].shape, seed=3)
+    given = arrays, bias if with_bias else None, weights, segment_ids
+    # The reference has one program for both kinds of rows.
+    actual, expected = (compiled_gradient(*which)(*given) for which in ((name, pattern, packed), ("reference", pattern, True)))
+    assert_equal_results(actual, expected, segment_ids, TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize(
@@ -80,7 +105,7 @@ def test_outputs_and_gradients_match_the_reference(name, pattern, dtype, packed,
 def test_splash_kernel_matches_the_reference(pattern):
     """The kernel is interpreted, on rows that its blocks of 128 do not divide."""
     length, segment_ids = 200, np.array([[1] * 70 + [2] * 100 + [0] * 30, [0] * 200], np.int32)
-    arrays = [jax.random.normal(key, (2, length, HEADS, HEAD_DIM)) for key in jax.random.split(jax.random.key(0), 3)]
+    arrays = random_arrays(*[(2, length, HEADS, HEAD_DIM)] * 3)
     request = Request("float32", length, HEAD_DIM, pattern, packed=True)
 
     def loss(name, arrays):
@@ -89,9 +114,7 @@ def test_splash_kernel_matches_the_reference(pattern):
 
     gradient = jax.jit(jax.grad(loss, 1, has_aux=True), static_argnums=0)
     actual, expected = (gradient(which, arrays) for which in ("splash", "reference"))
-    np.testing.assert_allclose(real(actual[1], segment_ids), real(expected[1], segment_ids), atol=1e-5)
-    for one, other in zip(actual[0], expected[0], strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5 * float(jnp.max(jnp.abs(other))))
+    assert_equal_results(actual, expected, segment_ids)
 
 
 @pytest.mark.parametrize("most", [2, 5])
@@ -102,7 +125,7 @@ def test_window_with_global_tokens_matches_the_reference(name, most):
     segment_ids = np.array([[1] * 40 + [2] * 30 + [0] * 5, [1] * 75, [1] * 70 + [0] * 5], np.int32)
     flags = np.zeros((3, length), bool)
     flags[0, [0, 1, 38, 60]] = flags[2, [5, 6, 69]] = True
-    arrays = [jax.random.normal(key, (3, length, HEADS, HEAD_DIM)) for key in jax.random.split(jax.random.key(0), 3)]
+    arrays = random_arrays(*[(3, length, HEADS, HEAD_DIM)] * 3)
     request = Request("float32", length, HEAD_DIM, GlobalTokens(Window(3, 3), most), packed=True).here()
 
     def loss(name, arrays):
@@ -112,11 +135,10 @@ def test_window_with_global_tokens_matches_the_reference(name, most):
 
     gradient = jax.jit(jax.grad(loss, 1, has_aux=True), static_argnums=0)
     actual, expected = (gradient(which, arrays) for which in (name, "reference"))
-    seen = [key for key in range(length) if expected[1][1][0, 0, 20, key] > 0]
+    seen = np.flatnonzero(np.asarray(expected[1][1])[0, 0, 20] > 0).tolist()
     assert seen == [0, 1, *range(17, 24), *([38] if most == 5 else [])]
-    np.testing.assert_allclose(real(actual[1][0], segment_ids), real(expected[1][0], segment_ids), atol=1e-5)
-    for one, other in zip(actual[0], expected[0], strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5 * float(jnp.max(jnp.abs(other))))
+    outputs = ((gradients, mixed) for gradients, (mixed, _) in (actual, expected))
+    assert_equal_results(*outputs, segment_ids)
 
 
 @pytest.mark.parametrize("key_heads", [1, 2])
@@ -126,8 +148,7 @@ def test_block_sparse_attention_matches_the_reference(name, key_heads):
     length, block = 93, 8
     segment_ids = np.array([[1] * 40 + [2] * 30 + [0] * 23, [1] * 93, [0] * 93], np.int32)
     lists = np.random.default_rng(0).integers(0, 12, (HEADS, 10, 2))
-    shapes = [(3, length, heads, HEAD_DIM) for heads in (HEADS, key_heads, key_heads)]
-    arrays = [jax.random.normal(jax.random.key(number), shape) for number, shape in enumerate(shapes)]
+    arrays = random_arrays(*((3, length, heads, HEAD_DIM) for heads in (HEADS, key_heads, key_heads)))
     request = Request("float32", length, HEAD_DIM, BlockSparse(block, random=2), packed=True).here()
 
     def loss(name, arrays):
@@ -137,9 +158,7 @@ def test_block_sparse_attention_matches_the_reference(name, key_heads):
 
     gradient = jax.jit(jax.grad(loss, 1, has_aux=True), static_argnums=0)
     actual, expected = (gradient(which, arrays) for which in (name, "reference"))
-    np.testing.assert_allclose(real(actual[1], segment_ids), real(expected[1], segment_ids), atol=1e-5)
-    for one, other in zip(actual[0], expected[0], strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5 * float(jnp.max(jnp.abs(other))))
+    assert_equal_results(actual, expected, segment_ids)
 
 
 @pytest.mark.parametrize("key_heads", [1, 2])
@@ -148,8 +167,7 @@ def test_extra_global_tokens_match_the_reference(name, key_heads):
     """Rows have a short last block, padding within a block and over several, and nothing but extra tokens."""
     length = 64
     segment_ids = (np.arange(length) < np.array([[64], [30], [7]])).astype(np.int32)
-    shapes = [(3, length, heads, HEAD_DIM) for heads in (HEADS, key_heads, key_heads)]
-    arrays = [jax.random.normal(jax.random.key(number), shape) for number, shape in enumerate(shapes)]
+    arrays = random_arrays(*((3, length, heads, HEAD_DIM) for heads in (HEADS, key_heads, key_heads)))
     request = Request("float32", length, HEAD_DIM, ExtraTokens(7, 10)).here()
 
     def loss(name, arrays):
@@ -158,20 +176,17 @@ def test_extra_global_tokens_match_the_reference(name, key_heads):
 
     gradient = jax.jit(jax.grad(loss, 1, has_aux=True), static_argnums=0)
     actual, expected = (gradient(which, arrays) for which in (name, "reference"))
-    np.testing.assert_allclose(real(actual[1], segment_ids), real(expected[1], segment_ids), atol=1e-5)
-    for one, other in zip(actual[0], expected[0], strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5 * float(jnp.max(jnp.abs(other))))
+    assert_equal_results(actual, expected, segment_ids)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("segment_ids", "packed"), [(PADDED, False), (PACKED, True)])
 @pytest.mark.parametrize(("name", "pattern"), backends_for(FULL, Window(1, 1)))
 def test_rows_of_padding_give_no_nan(name, pattern, segment_ids, packed, dtype):
-    def loss(arrays):
-        return jnp.sum(jnp.square(run(name, arrays, segment_ids, packed, pattern=pattern)[0].astype(jnp.float32)))
-
-    value, gradient = jax.value_and_grad(loss)(inputs(dtype))
-    assert jnp.isfinite(value) and all(jnp.all(jnp.isfinite(leaf)) for leaf in gradient)
+    arrays = inputs(dtype)
+    # The weights are not those of the comparison with the reference, and its programs serve here.
+    gradients, mixed = compiled_gradient(name, pattern, packed)(arrays, None, np.ones(arrays[0].shape, np.float32), segment_ids)
+    assert all(np.isfinite(np.float32(leaf)).all() for leaf in (mixed, *gradients))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -179,18 +194,20 @@ def test_rows_of_padding_give_no_nan(name, pattern, segment_ids, packed, dtype):
 def test_packed_examples_do_not_see_each_other(name, pattern, dtype):
     arrays = inputs(dtype)
     # another first example, whose values would dwarf those of the second
-    changed = [jnp.where(PACKED[:, :, None, None] == 1, 1e4 * array, array) for array in arrays]
-    before, after = (run(name, which, PACKED, True, pattern=pattern)[0] for which in (arrays, changed))
+    changed = [np.where(PACKED[:, :, None, None] == 1, array * array.dtype.type(1e4), array) for array in arrays]
+    forward = compiled(name, True, pattern)
+    before, after = (np.float32(forward(which, PACKED)) for which in (arrays, changed))
     other = PACKED != 1
-    assert np.array_equal(np.float32(before)[other], np.float32(after)[other])
-    assert not np.array_equal(np.float32(before)[~other], np.float32(after)[~other])
+    assert np.array_equal(before[other], after[other])
+    assert not np.array_equal(before[~other], after[~other])
 
 
 def test_weights_are_probabilities_within_the_segment():
-    _, weights = run("reference", inputs("bfloat16"), PACKED, True, return_weights=True)
+    _, weights = compiled("reference", True, FULL, return_weights=True)(inputs("bfloat16"), PACKED)
     assert weights.shape == (BATCH, HEADS, LENGTH, LENGTH) and weights.dtype == jnp.float32
-    np.testing.assert_allclose(jnp.sum(weights, -1), 1, atol=1e-6)
-    assert np.all(np.asarray(weights[0, :, :9, 9:]) == 0) and np.all(np.asarray(weights[0, :, 9:, :9]) == 0)
+    weights = np.asarray(weights)
+    np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-6)
+    assert np.all(weights[0, :, :9, 9:] == 0) and np.all(weights[0, :, 9:, :9] == 0)
 
 
 @pytest.mark.parametrize("side", [0, 3, 22, 23, 1000])
@@ -198,7 +215,8 @@ def test_a_window_has_the_places_of_both_sides(side):
     """Attention is dense among tokens of a segment at most `side` places apart; a window over the whole row is no window."""
     pattern = Window(side, side)
     query, key, value = (np.float64(array) for array in inputs("float32"))
-    mixed, returned_weights = run("reference", inputs("float32"), PACKED, True, return_weights=True, pattern=pattern)
+    forward = compiled("reference", True, pattern, return_weights=True)
+    mixed, returned_weights = jax.device_get(forward(inputs("float32"), PACKED))
     assert pattern.within(LENGTH) == (pattern if side < LENGTH - 1 else FULL)
     for row, place in ((0, 0), (0, 8), (0, 9), (0, 23), (1, 5), (1, 10)):
         near = range(max(0, place - side), min(LENGTH, place + side + 1))
@@ -207,18 +225,16 @@ def test_a_window_has_the_places_of_both_sides(side):
         weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
         np.testing.assert_allclose(mixed[row, place], np.einsum("hk,khd->hd", weights, value[row, visible]), atol=1e-5)
         np.testing.assert_allclose(returned_weights[row, :, place, visible], weights.T, atol=1e-6)
-        assert np.all(np.delete(np.asarray(returned_weights[row, :, place]), visible, axis=1) == 0)
+        assert np.all(np.delete(returned_weights[row, :, place], visible, axis=1) == 0)
 
 
 KEYS, OFFSET = 31, 5
 
 
-def cross_attention_inputs(dtype, key_heads):
+def cross_attention_inputs(key_heads):
     """Return queries of the test's rows, and keys and values of longer rows, and the segments 1, 2 and 0 of these."""
     shapes = [(BATCH, LENGTH, 4, HEAD_DIM), *[(BATCH, KEYS, key_heads, HEAD_DIM)] * 2]
-    keys = jax.random.split(jax.random.key(6), 3)
-    arrays = [jax.random.normal(key, shape).astype(dtype) for key, shape in zip(keys, shapes, strict=True)]
-    return arrays, np.array([[1] * 14 + [2] * 17, [0] * 3 + [1] * 12 + [2] * 16, [0] * KEYS], np.int32)
+    return random_arrays(*shapes, seed=6), np.array([[1] * 14 + [2] * 17, [0] * 3 + [1] * 12 + [2] * 16, [0] * KEYS], np.int32)
 
 
 @pytest.mark.parametrize("key_heads", [1, 2, 4])
@@ -226,12 +242,13 @@ def cross_attention_inputs(dtype, key_heads):
 @pytest.mark.parametrize("name", [name for name in HERE if name in ("reference", "xla")])
 def test_keys_of_another_sequence_or_of_a_cache(name, causal, key_heads):
     """Outputs are sums over the keys that a query sees: of its segment and, if causal, not after its place OFFSET + i."""
-    arrays, key_segment_ids = cross_attention_inputs("float32", key_heads)
+    arrays, key_segment_ids = cross_attention_inputs(key_heads)
     pattern = CAUSAL if causal else FULL
     request = Request("float32", LENGTH, HEAD_DIM, pattern, packed=True, key_length=KEYS, scale=0.7).here()
-    run_backend = jax.jit(partial(BACKENDS[name].run, request=request))
+    run_backend = jax.jit(functools.partial(BACKENDS[name].run, request=request))
     mixed, _ = run_backend(Inputs(*arrays, jnp.asarray(PACKED), jnp.asarray(key_segment_ids), jnp.int32(OFFSET)))
     assert np.isfinite(mixed).all()  # also where a query sees nothing
+    mixed = np.asarray(mixed)
     query, key, value = (np.float64(array) for array in arrays)
     key, value = (np.repeat(side, 4 // key_heads, axis=2) for side in (key, value))
     compared = 0
@@ -252,21 +269,21 @@ def test_keys_of_another_sequence_or_of_a_cache(name, causal, key_heads):
 @pytest.mark.parametrize(("name", "pattern"), backends_for(CAUSAL, Window(9, 0)))
 def test_causal_token_sees_no_later_token(name, pattern, segment_ids, packed):
     arrays = inputs("float32")
-    changed = [array.at[:, 8:].multiply(-3) for array in arrays]
-    before, after = (run(name, which, segment_ids, packed, pattern=pattern)[0] for which in (arrays, changed))
+    changed = [np.where(np.arange(LENGTH)[:, None, None] < 8, array, -3 * array) for array in arrays]
+    forward = compiled(name, packed, pattern)
+    before, after = (np.asarray(forward(which, segment_ids)) for which in (arrays, changed))
     assert np.array_equal(before[:, :8], after[:, :8]) and not np.array_equal(before[:2, 9], after[:2, 9])
 
 
 def test_reference_drops_probabilities():
     """Values are the rows of a unit matrix, so that the outputs are the weights themselves."""
     rate, length, head_dim = 0.25, 64, 64
-    keys = jax.random.split(jax.random.key(0), 2)
-    query, key = (jax.random.normal(k, (8, length, 4, head_dim)) for k in keys)
-    value = jnp.broadcast_to(jnp.eye(length)[:, None], query.shape)
+    query, key = random_arrays(*[(8, length, 4, head_dim)] * 2)
+    value = np.broadcast_to(np.eye(length, dtype=np.float32)[:, None], query.shape)
     request = Request("float32", length, head_dim, dropout_rate=rate, return_weights=True).here()
-    arrays = Inputs(query, key, value, jnp.ones((8, length), jnp.int32), dropout_key=jax.random.key(1))
+    arrays = Inputs(query, key, value, np.ones((8, length), np.int32), dropout_key=jax.random.key(1))
     # [batch, queries, heads, keys] -> [batch, heads, queries, keys]
-    mixed, probabilities = BACKENDS["reference"].run(arrays, request)
+    mixed, probabilities = jax.jit(functools.partial(BACKENDS["reference"].run, request=request))(arrays)
     weights = np.moveaxis(np.asarray(mixed), 1, 2)
     kept = weights > 0
     np.testing.assert_allclose(weights[kept], (np.asarray(probabilities) / (1 - rate))[kept], rtol=1e-5)

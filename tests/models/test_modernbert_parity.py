@@ -2,6 +2,7 @@
 
 import functools
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import jax
 import numpy as np
 import parity
 import pytest
+import xla
 from flax import linen as nn
 
 from bertfam.errors import UserError
@@ -86,7 +88,8 @@ def test_float64_outputs_match_torch_in_float64(tmp_path, monkeypatch):
     inputs = parity.batch()
     np.savez(tmp_path / "inputs.npz", **inputs)
     script = Path(__file__).with_name("modernbert_float64.py")
-    subprocess.run([sys.executable, str(script), str(tmp_path / "inputs.npz"), *models], check=True)
+    environment = os.environ | xla.device_environment()
+    subprocess.run([sys.executable, str(script), str(tmp_path / "inputs.npz"), *models], check=True, env=environment)
 
     # transformers computes angles and softmax in float32 in a model of any dtype.
     monkeypatch.setattr(torch, "float", torch.float64)

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import parity
 import pytest
+import xla
 from flax import linen as nn
 
 from bertfam import api
@@ -144,7 +145,7 @@ def test_float64_outputs_match_torch_in_float64(tmp_path, monkeypatch):
     inputs = seq2seq_parity.batch()
     np.savez(tmp_path / "inputs.npz", **{name: np.stack(values) for name, values in inputs.items()})
     script = Path(__file__).with_name("encoder_decoder_float64.py")
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = os.environ | xla.device_environment() | {"PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, str(script), str(tmp_path / "inputs.npz"), *models], check=True, env=environment)
     # transformers computes the statistics of norms in float32 in a model of any dtype.
     monkeypatch.setattr(torch, "float32", torch.float64)
