@@ -287,7 +287,7 @@ def resolve(
 def _recorded(configuration: Configuration, checkpoint: Checkpoint) -> dict[str, Choice]:
     """Return the values that MODEL_DIR has recorded, of the fields that no gin file or flag of the command binds."""
     config, model_dir = configuration.config, configuration.model_dir
-    if model_dir is None or not (model_dir / "config.gin").is_file():
+    if model_dir is None or checkpoint.step is None:
         return {}
     saved, recorded = read_run(model_dir), dict[str, Choice]()
     for name, reference in REFERENCES.items():

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import shutil
 
 import pytest
 from command_line import in_process
@@ -82,6 +83,8 @@ def test_resuming_keeps_recorded_choices_unless_they_are_overridden(trained, rec
     assert values["Execution.layers"] == ("'scan'", "--gin.Execution.layers='scan'") and values["Run.microbatches"][0] == "2"
     assert "layers scan, remat none, dropout_bits threefry, microbatches 2 (as before)" in plan
     values, _ = shown(*check(trained, folder, "--gin.Execution.layers='auto'"))
+    shutil.rmtree(folder / "checkpoints")  # nothing to resume
+    assert shown(*check(trained, folder))[0]["Run.microbatches"] == ("1", "auto: memory unknown")
     assert values["Execution.layers"] == ("'scan'", "auto: cpu")
 
 
