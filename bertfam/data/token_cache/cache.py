@@ -177,24 +177,20 @@ class TokenCache:
         if self._digests is not None:
             digests.check_file(self._local, path.as_posix(), self._digests)
         if positions[0] != 0 or positions[-1] != end or (positions[1:] < positions[:-1]).any():
-            raise self._damaged(path, end)
+            raise UserError(
+                f"{self._local / path} is damaged: its positions do not rise from 0 to {end}; delete {self.directory} and build "
+                "it again"
+            )
         return positions
 
     def _stored_positions(self, folder: str, part: str, count: int, end: int) -> digests.CheckedPositions:
-        """Map positions that rise from 0 to `end`, whose blocks are checked when they are first read."""
-        values = self._map(folder, "sentence_starts", part, "int64", count)
-        path = feature_path(Path(folder), "sentence_starts", part)
-        entry = None if self._digests is None else digests.entry_of(self._local, path.as_posix(), self._digests)
-        positions = digests.CheckedPositions(self._local, path.as_posix(), values, entry)
-        if positions[count - 1 : count][0] != end:
-            raise self._damaged(path, end)
+        """Open positions that rise from 0 to `end`, whose blocks are checked when they are first read."""
+        name = feature_path(Path(folder), "sentence_starts", part).as_posix()
+        self._path(folder, "sentence_starts", part, "int64", count)
+        entry = None if self._digests is None else digests.entry_of(self._local, name, self._digests)
+        positions = digests.CheckedPositions(self._local, name, count, end, entry)
+        positions[count - 1 : count]
         return positions
-
-    def _damaged(self, path: Path, end: int) -> UserError:
-        return UserError(
-            f"{self._local / path} is damaged: its positions do not rise from 0 to {end}; delete {self.directory} and build it "
-            "again"
-        )
 
     def _checked(self, folder: str, feature: str, dtype: str, count: int, limit: int | None = None) -> digests.CheckedArray:
         """Map a feature whose blocks are checked when they are first read."""
@@ -204,6 +200,12 @@ class TokenCache:
         return digests.CheckedArray(self._local, name, values, entry, limit)
 
     def _map(self, folder: str, feature: str, part: str, dtype: str, count: int) -> np.ndarray:
+        path = self._path(folder, feature, part, dtype, count)
+        # An empty file cannot be mapped.
+        return np.memmap(path, dtype, "r", shape=(count,)).view(np.ndarray) if count else np.zeros(0, dtype)
+
+    def _path(self, folder: str, feature: str, part: str, dtype: str, count: int) -> Path:
+        """Return the path of a file that has the size of `count` values."""
         name = feature_path(Path(folder), feature, part).as_posix()
         path = self._local / name
         expected = count * np.dtype(dtype).itemsize
@@ -212,8 +214,7 @@ class TokenCache:
             state = "is missing" if size < 0 else f"has {plural(size, 'byte')} instead of {expected}"
             raise UserError(f"{path} {state}; delete {self.directory} and build it again")
         check_file(path, max_bytes=None)
-        # An empty file cannot be mapped.
-        return np.memmap(path, dtype, "r", shape=(count,)).view(np.ndarray) if count else np.zeros(0, dtype)
+        return path
 
 
 @functools.lru_cache(maxsize=64)

@@ -9,6 +9,8 @@ Rows are scattered over the ids, so that larger blocks would read much more than
 
 import functools
 import json
+import os
+import weakref
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +18,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from typing_extensions import override
 
 from bertfam.errors import UserError
 from bertfam.plurals import plural
@@ -149,38 +150,84 @@ class CheckedArray:
             values = self._values[number * size : (number + 1) * size]
             if self._entry is not None:
                 _check_block(self._folder, self._name, number, values.view(np.uint8).data, self._entry)
-            self._check_values(number, values)
+            if self._limit is not None and values.max() >= self._limit:
+                raise UserError(
+                    f"{self._folder / self._name}: block {number} holds the id {values.max()}, and the vocabulary has "
+                    f"{self._limit} pieces; delete {self._folder} and build it again"
+                )
             self._checked[number] = True
         if len(blocks) and self._checked.all():
             self._all_checked = True
 
-    def _check_values(self, number: int, values: np.ndarray) -> None:
-        """Raise UserError for values of a block that no build writes; digests alone would not show those made to harm."""
-        if self._limit is not None and values.max() >= self._limit:
+
+class CheckedPositions:
+    """Positions in a file that rise from 0, of which each block is checked when it is first read.
+
+    They are read and not mapped: the system would read ahead of each of the distant positions that a plan by blocks needs first.
+
+    Attributes:
+      dtype: of the positions.
+    """
+
+    dtype = np.dtype(np.int64)
+
+    def __init__(self, folder: Path, name: str, count: int, end: int, entry: FileDigests | None) -> None:
+        """Open the file.
+
+        Args:
+          folder: the folder of the cache.
+          name: the file within it.
+          count: number of positions.
+          end: the last position.
+          entry: its digests; None if there are none.
+        """
+        self._folder, self._name, self._count, self._end, self._entry = folder, name, count, end, entry
+        self._file = os.open(folder / name, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._file)
+        self._block = BLOCK_BYTES // self.dtype.itemsize
+        self._checked = np.zeros(-(-count // self._block), bool)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, key: slice) -> np.ndarray:
+        begin, end, _ = key.indices(self._count)
+        if end <= begin:
+            return np.zeros(0, self.dtype)
+        first, last = begin // self._block, (end - 1) // self._block + 1
+        # From the last position of the block before, so that those of several blocks rise too.
+        start = max(first * self._block - 1, 0)
+        size = self.dtype.itemsize
+        values = np.frombuffer(os.pread(self._file, (last * self._block - start) * size, start * size), self.dtype)
+        for number in (first + np.flatnonzero(~self._checked[first:last])).tolist():
+            self._check(number, values[max(number * self._block - 1, 0) - start : (number + 1) * self._block - start])
+        return values[begin - start : end - start]
+
+    def take(self, indices: np.ndarray, /, *, mode: Literal["raise", "clip"] = "raise") -> np.ndarray:
+        """Return the positions at `indices`, as `np.ndarray.take` does."""
+        places = np.clip(indices, 0, self._count - 1) if mode == "clip" else indices
+        result = np.empty(places.shape, self.dtype)
+        order = np.argsort(places, axis=None)
+        in_order = places.reshape(-1)[order]
+        blocks = in_order // self._block
+        for part in np.split(np.arange(len(order)), np.flatnonzero(np.diff(blocks)) + 1) if len(order) else ():
+            begin = int(blocks[part[0]]) * self._block
+            result.reshape(-1)[order[part]] = self[begin : begin + self._block][in_order[part] - begin]
+        return result
+
+    def _check(self, number: int, values: np.ndarray) -> None:
+        """Check a block, given its positions and the one before; digests alone would not show those made to harm."""
+        own = values[min(number, 1) :]
+        if self._entry is not None:
+            _check_block(self._folder, self._name, number, own.view(np.uint8).data, self._entry)
+        is_last = (number + 1) * self._block >= self._count
+        rises = values[-1] <= self._end and not (values[1:] < values[:-1]).any()
+        if not rises or (number == 0 and values[0] != 0) or (is_last and values[-1] != self._end):
             raise UserError(
-                f"{self._folder / self._name}: block {number} holds the id {values.max()}, and the vocabulary has "
-                f"{self._limit} pieces; delete {self._folder} and build it again"
+                f"{self._folder / self._name} is damaged: its positions do not rise from 0 to {self._end} in block {number}; "
+                f"delete {self._folder} and build it again"
             )
-
-
-class CheckedPositions(CheckedArray):
-    """Positions that rise from 0, of which each block is checked when it is first read."""
-
-    def __init__(self, folder: Path, name: str, values: np.ndarray, entry: FileDigests | None) -> None:
-        super().__init__(folder, name, values, entry, None)
-        self._all_checked = False  # without digests too
-
-    @override
-    def _check_values(self, number: int, values: np.ndarray) -> None:
-        # From the last value of the block before, so that the values of several blocks rise too.
-        begin = number << self._shift
-        values = self._values[max(begin - 1, 0) : begin + len(values)]
-        first, end = int(self._values[0]), int(self._values[-1])
-        if first != 0 or values[-1] > end or (values[1:] < values[:-1]).any():
-            raise UserError(
-                f"{self._folder / self._name} is damaged: its positions do not rise from 0 to {end} in block {number}; delete "
-                f"{self._folder} and build it again"
-            )
+        self._checked[number] = True
 
 
 def _check_block(folder: Path, name: str, number: int, block: bytes | memoryview, entry: FileDigests) -> None:

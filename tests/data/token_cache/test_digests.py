@@ -242,3 +242,17 @@ def test_joined_documents_are_those_of_the_whole(cache):
         own = part.sentence_starts[part.sentence_bounds[new] : part.sentence_bounds[new + 1] + 1]
         assert np.array_equal(np.diff(own), np.diff(starts[begin : end + 1]))
         assert np.array_equal(part.tokens[own[0] : own[-1]], whole.tokens[starts[begin] : starts[end]])
+
+
+def test_positions_are_those_of_the_file(copy, monkeypatch):
+    monkeypatch.setattr(digests, "BLOCK_BYTES", 128)
+    values = np.sort(np.random.default_rng(0).integers(0, 10**6, 1000))
+    values[0] = 0
+    values.tofile(copy / "positions.bin")
+    positions = digests.CheckedPositions(copy, "positions.bin", 1000, int(values[-1]), None)
+    for key in (slice(0, 1), slice(15, 17), slice(16, 32), slice(3, 3), slice(990, 2000), slice(None)):
+        assert np.array_equal(positions[key], values[key])
+    places = np.array([[999, 0, 31], [32, 500, 0]])
+    assert np.array_equal(positions.take(places), values[places])
+    assert positions.take(np.array([-5, 5000]), mode="clip").tolist() == [values[0], values[-1]]
+    assert positions.take(np.zeros(0, np.int64)).size == 0
