@@ -152,7 +152,8 @@ def score(args: argparse.Namespace) -> None:
         assert held_out is not None
         found: dict[str, Any] = {"parameters": sum(leaf.size for leaf in jax.tree.leaves(opened.params))}
         for context in contexts(args.length):
-            scores = trainer.scores(opened.params, replace(held_out, source=Cut(held_out.source, context), corpora={}), 0)
+            source: Any = Cut(held_out.source, context)
+            scores = trainer.scores(opened.params, replace(held_out, source=source, corpora={}), 0)
             assert scores is not None
             found[str(context)] = {key: scores.values[f"mlm_{key}"] for key in ("loss", "accuracy")} | scores.targets
         write_scores(args.output / name, found)

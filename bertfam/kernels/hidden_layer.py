@@ -155,9 +155,9 @@ def _forward_kernel(*refs: Any, settings: Settings, sizes: tuple[int, int], bias
 
 
 def _backward_kernel(*refs: Any, settings: Settings, sizes: tuple[int, int], groups: int, biased: bool) -> None:
-    products, *refs = refs
-    bias = refs.pop(0) if biased else None
-    gradient, outputs, *sums = refs
+    products, *others = refs
+    bias = others.pop(0) if biased else None
+    gradient, outputs, *sums = others
     program, column = pl.program_id(0), _span(pl.program_id(1), sizes[1])
 
     def add_group(index: Any, totals: list[jax.Array]) -> list[jax.Array]:

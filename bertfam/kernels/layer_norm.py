@@ -76,7 +76,7 @@ def _backward(settings: Settings, saved: Any, gradients: Any) -> Any:
     branch, gradient = gradients if settings.branches else (None, gradients)
 
     def of_device(total: jax.Array, scale: jax.Array, gradient: jax.Array, branch: jax.Array | None) -> Any:
-        found, sums = _call_backward(*map(_flat, (total, gradient, branch)), scale, settings)
+        found, sums = _call_backward(_flat(total), _flat(gradient), _flat(branch), scale, settings)
         return found.reshape(total.shape), sums
 
     in_axes = (_AXES, (None,), _AXES, None if branch is None else _AXES)
@@ -141,11 +141,11 @@ def _divided(chunks: list[jax.Array], size: int, settings: Settings) -> tuple[li
 
 
 def _forward_kernel(*refs: Any, settings: Settings, adding: bool, biased: bool) -> None:
-    inputs, *refs = refs
-    added = refs.pop(0) if adding else None
-    scale = refs.pop(0)
-    bias = refs.pop(0) if biased else None
-    outputs, *sums = refs
+    inputs, *others = refs
+    added = others.pop(0) if adding else None
+    scale = others.pop(0)
+    bias = others.pop(0) if biased else None
+    outputs, *sums = others
     size = inputs.shape[1]
     own = pl.ds(pl.program_id(0) * _ROWS, _ROWS)
     columns = _columns(size)
@@ -164,9 +164,9 @@ def _forward_kernel(*refs: Any, settings: Settings, adding: bool, biased: bool) 
 
 
 def _backward_kernel(*refs: Any, settings: Settings, groups: int, branching: bool) -> None:
-    total, scale, gradient, *refs = refs
-    branch = refs.pop(0) if branching else None
-    outputs, sums = refs
+    total, scale, gradient, *others = refs
+    branch = others.pop(0) if branching else None
+    outputs, sums = others
     size, program = total.shape[1], pl.program_id(0)
     columns = _columns(size)
     scales = [scale[column][None] for column in columns]

@@ -35,7 +35,7 @@ def local_shape(shape: Sequence[int], axes: Axes) -> tuple[int, ...] | None:
     """Return the shape of a device's part of an array with these logical axes; None if the parts would not be equal."""
     sizes = jax.sharding.get_abstract_mesh().shape
     parts = []
-    for count, names in zip(shape, nn.logical_to_mesh_axes(axes), strict=True):
+    for count, names in zip(shape, _mesh_axes(axes), strict=True):
         devices = 1
         for name in _names(names):
             devices *= sizes.get(name, 1)
@@ -63,9 +63,13 @@ def _is_axes(value: Any) -> bool:
 
 
 def _spec(axes: Axes) -> PartitionSpec:
-    rows = tuple(name for names in nn.logical_to_mesh_axes(ROW_AXES) for name in _names(names))
-    own = nn.logical_to_mesh_axes(tuple(None if axis == "rows" else axis for axis in axes))
+    rows = tuple(name for names in _mesh_axes(ROW_AXES) for name in _names(names))
+    own = _mesh_axes(tuple(None if axis == "rows" else axis for axis in axes))
     return PartitionSpec(*(rows if axis == "rows" else names for axis, names in zip(axes, own, strict=True)))
+
+
+def _mesh_axes(axes: Axes) -> PartitionSpec:
+    return nn.logical_to_mesh_axes(axes) or PartitionSpec()
 
 
 def _names(names: Any) -> tuple[str, ...]:

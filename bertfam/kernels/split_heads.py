@@ -70,7 +70,7 @@ def _forward(joint: jax.Array, bias: Any, angles: Any, settings: Settings) -> tu
     def of_device(joint: jax.Array, bias: Any, turns: Any) -> list[jax.Array]:
         flat = _halves(joint, 2)
         given = [array for array in (flat, _halves(bias, 0), *_flat_turns(turns)) if array is not None]
-        count, heads, half = len(flat), *flat.shape[2:5:2]
+        count, _, heads, _, half = flat.shape
         turned = settings.turned if turns is not None else 0
         kernel = partial(_forward_kernel, sizes=_sizes(count, heads, half), biased=bias is not None, turned=turned)
         outputs = [jax.ShapeDtypeStruct((count, *flat.shape[2:]), flat.dtype)] * flat.shape[1]
@@ -89,7 +89,7 @@ def _backward(settings: Settings, saved: Any, gradients: list[jax.Array]) -> tup
     def of_device(gradients: list[jax.Array], turns: Any) -> Any:
         shape = gradients[0].shape
         given = [_halves(array, 2) for array in gradients]
-        count, heads, half = len(given[0]), *given[0].shape[1:4:2]
+        count, heads, _, half = given[0].shape
         groups, columns = _grid(count, heads, half)
         parts = rows.programs(groups, columns) if has_bias else groups
         sizes = _sizes(count, heads, half)
@@ -147,17 +147,18 @@ def _span(index: Any, size: int) -> Any:
     return pl.ds(index * size, size)
 
 
-def _turn(first: jax.Array, second: jax.Array, cos: jax.Array, sin: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return first * cos - second * sin, second * cos + first * sin
+def _turn(halves: list[jax.Array], cos: jax.Array, sin: jax.Array) -> list[jax.Array]:
+    first, second = halves
+    return [first * cos - second * sin, second * cos + first * sin]
 
 
 def _forward_kernel(*refs: Any, sizes: tuple[int, int], biased: bool, turned: int) -> None:
-    joint, *refs = refs
-    bias = refs.pop(0) if biased else None
-    turns = [refs.pop(0), refs.pop(0)] if turned else []
+    joint, *others = refs
+    bias = others.pop(0) if biased else None
+    turns = [others.pop(0), others.pop(0)] if turned else []
     own, heads = (_span(pl.program_id(axis), sizes[axis]) for axis in range(2))
     angles = [turn[own][:, None] for turn in turns]
-    for index, outputs in enumerate(refs):
+    for index, outputs in enumerate(others):
         halves = []
         for half in range(2):
             values = joint[own, index, heads, half]
@@ -165,15 +166,15 @@ def _forward_kernel(*refs: Any, sizes: tuple[int, int], biased: bool, turned: in
                 values += bias[index, heads, half][None]
             halves.append(values.astype(jnp.float32))
         if index < turned:
-            halves = [*_turn(*halves, *angles)]
+            halves = _turn(halves, angles[0], angles[1])
         for half, values in enumerate(halves):
             outputs[own, heads, half] = values.astype(outputs.dtype)
 
 
 def _backward_kernel(*refs: Any, sizes: tuple[int, int], groups: int, count: int, turned: int) -> None:
-    gradients, refs = refs[:count], [*refs[count:]]
-    turns = [refs.pop(0), refs.pop(0)] if turned else []
-    joint, *sums = refs
+    gradients, others = refs[:count], [*refs[count:]]
+    turns = [others.pop(0), others.pop(0)] if turned else []
+    joint, *sums = others
     program, heads = pl.program_id(0), _span(pl.program_id(1), sizes[1])
 
     def add_group(number: Any, totals: list[jax.Array]) -> list[jax.Array]:
@@ -183,7 +184,7 @@ def _backward_kernel(*refs: Any, sizes: tuple[int, int], groups: int, count: int
         for index, gradient in enumerate(gradients):
             halves = [gradient[own, heads, half].astype(jnp.float32) for half in range(2)]
             if index < turned:
-                halves = [*_turn(*halves, angles[0], -angles[1])]
+                halves = _turn(halves, angles[0], -angles[1])
             for half, values in enumerate(halves):
                 joint[own, index, heads, half] = values.astype(joint.dtype)
             found += halves
