@@ -165,7 +165,7 @@ def check_output_file(args: argparse.Namespace, name: str, **options: Any) -> No
         for pattern in [given] if isinstance(given, str) else given:
             path = pattern.partition("=")[2] if flag == "language_input" else pattern
             if fnmatch.fnmatch(output, os.path.abspath(path)) or os.path.realpath(output) == os.path.realpath(path):
-                raise UserError(f"{getattr(args, name)} is both --{flag} and --{name}: name another file to write")
+                raise UserError(f"--{name}={getattr(args, name)} is read too, by --{flag}: name another file to write")
     check_file(getattr(args, name), flag=f"--{name}", **options)
 
 

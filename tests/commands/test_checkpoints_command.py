@@ -71,7 +71,7 @@ def test_json_and_damaged_checkpoints(model_dir, capsys):
 
 def test_mistakes(trained, tmp_path, capsys):
     assert cli.main(["checkpoints", f"--model_dir={tmp_path / 'none'}"]) == 2
-    assert capsys.readouterr().err.startswith(f"bertfam: error: {tmp_path}/none has no checkpoints; train a model there")
+    assert capsys.readouterr().err.startswith(f"bertfam: error: {tmp_path}/none has no checkpoints; there is no folder")
     assert cli.main(["checkpoints", f"--model_dir={trained.model_dir}", "--step=5"]) == 2
     assert capsys.readouterr().err.startswith("bertfam: error: --step says which checkpoint --copy_weights copies")
     assert cli.main(["checkpoints", f"--model_dir={trained.model_dir}", f"--copy_weights={tmp_path / 'x'}", "--step=6"]) == 2

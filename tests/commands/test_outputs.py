@@ -76,4 +76,4 @@ READ_TOO = [
 def test_a_file_that_the_command_reads_is_not_written(folder, words):
     (folder / "text.jsonl").write_text('{"text": "A page."}\n')
     line = refused(words, "text.jsonl", folder)
-    assert "text.jsonl is both --" in line and "remove" not in line
+    assert "=text.jsonl is read too, by --" in line and "remove" not in line

@@ -582,7 +582,7 @@ CHECKPOINTS = {
     ),
     "going on without the configuration": Entry(
         "pretrain {run} ",
-        ("--model_dir=model", "NOTES", "config.gin"),
+        ("model/config.gin", "model/files.json"),
         {"model": Copy("{trained}/model"), "model/config.gin": None, "model/NOTES": ""},
     ),
     "all checkpoints are damaged": Entry(
@@ -669,7 +669,7 @@ CHECKPOINTS = {
     ),
     "a run without its vocabulary": Entry(
         "fill --model_dir=model [MASK]",
-        ("model/vocab", "tokenizer.json"),
+        ("model/vocab", "model/cache/vocab"),
         {"model": Copy("{trained}/model"), "model/vocab": None},
     ),
     "a run with a damaged configuration": Entry(

@@ -148,7 +148,7 @@ def test_killed_process_is_reported_and_the_build_can_be_resumed(tmp_path, vocab
     capsys.readouterr()
     built = build({"text": NumberedDocuments()}, vocabulary, tmp_path / "cache", processes=1)
     line = capsys.readouterr().err.splitlines()[0]
-    documents = int(line.removeprefix(f"resuming in {tmp_path / '.cache.partial'}: ").partition(" ")[0])
+    documents = int(line.removeprefix(f"resuming in {tmp_path / '.cache.partial'}, which has ").partition(" ")[0])
     assert 0 < documents <= 250
     assert contents(built.directory) == whole
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache"]
