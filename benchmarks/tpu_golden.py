@@ -104,7 +104,8 @@ LARGE = {
         50_368,
         "v5p-32",
         (*_mesh(data=8, sequence=2), "Ramp.first_batch_size = 64", _batch(128)),
-        ("attention",),  # keys and values of the other tokens
+        # Keys and values of the other tokens, and gradients of the masked tokens that other chips predict.
+        ("attention", "MaskedLmHead/dense"),
     ),
     "electra_small, data 16, ZeRO-1": Case(
         "runs/electra_small.gin", 30_522, "v5e-16", (*_mesh(data=16), "MeshShape.zero1 = True")
