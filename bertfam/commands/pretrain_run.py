@@ -371,7 +371,7 @@ def _make_folder(job: Job, plan: dict[str, Any]) -> None:
 def _open_outputs(job: Job, plan: dict[str, Any]) -> Iterator[Outputs]:
     """Open what the run writes to, and start to watch its progress and signals; at the end all of it is written."""
     run, processes, model_dir = job.run, job.processes, job.model_dir
-    enable_compilation_cache(model_dir)
+    enable_compilation_cache()
     stop = preemption.Stop(processes)
     # Profiles are named by host and time, which processes may share.
     traces = model_dir if processes.first else model_dir / f"process_{processes.index}"

@@ -81,7 +81,7 @@ def run(args: argparse.Namespace, processes: Processes) -> int:
             print(line, flush=True)
 
     job, record = _open(args, processes)
-    enable_compilation_cache(job.model_dir)  # The run's own programs are there.
+    enable_compilation_cache()
     report(f"replaying updates {job.start + 1:,} to {job.last:,} from the checkpoint of step {job.start:,}")
     with closing(Checkpoints(job.model_dir, read_only=True)) as checkpoints:
         replayed = [_replay(job, number, checkpoints, record, report) for number in range(args.times)]

@@ -1,5 +1,6 @@
 """JAX setup of a run: the check of jaxlib's version, and the cache of compiled programs."""
 
+import os
 import re
 from pathlib import Path
 
@@ -20,15 +21,20 @@ def check_jaxlib(platform: str, version: str) -> None:
         )
 
 
-def enable_compilation_cache(model_dir: Path) -> None:
-    """Keep programs compiled for an accelerator in MODEL_DIR, so that a resumed run need not compile them again.
+def enable_compilation_cache() -> None:
+    """Keep programs compiled for an accelerator in the user's cache folder, so that a resumed run need not compile them again.
 
-    Programs for CPUs are not kept, because another CPU may lack their instructions. JAX_COMPILATION_CACHE_DIR takes precedence if
-    it is set, on all devices.
+    They are not kept in MODEL_DIR: a folder from somebody else would bring programs that run. Programs for CPUs are not kept,
+    because another CPU may lack their instructions. JAX_COMPILATION_CACHE_DIR takes precedence if it is set, on all devices.
     """
     if jax.default_backend() == "cpu" or jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
         return
     from jax.experimental.compilation_cache import compilation_cache
 
-    jax.config.update("jax_compilation_cache_dir", str(model_dir / "compilations"))
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "bertfam" / "compilations"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return  # a home that cannot be written to costs compiling again
+    jax.config.update("jax_compilation_cache_dir", str(folder))
     compilation_cache.reset_cache()  # an earlier compilation has made JAX decide that there is no cache

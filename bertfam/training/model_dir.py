@@ -9,7 +9,7 @@ vocab/            vocabulary
 cache/            token cache, unless the run names another folder
 checkpoints/      Orbax checkpoints
 metrics.jsonl     metrics, one object per line; TensorBoard event files are beside it, and metrics.damaged.jsonl for damaged lines
-compilations/     compiled programs for accelerators, unless JAX_COMPILATION_CACHE_DIR names another folder
+compilations/     compiled programs of runs of earlier versions, which are not used
 plugins/profile/  profiles of --profile_steps
 """
 

@@ -28,28 +28,30 @@ def test_old_jaxlib_is_refused_on_gpus_only():
 
 COMPILES = """
 import sys
-from pathlib import Path
 import jax
 from bertfam.training.jax_setup import enable_compilation_cache
 jax.jit(lambda x: x + 1)(1)  # before it is known where
-for platform in sys.argv[2:]:
+for platform in sys.argv[1:]:
     jax.default_backend = lambda: platform
-    enable_compilation_cache(Path(sys.argv[1], platform))
+    enable_compilation_cache()
     jax.jit(lambda x: 2 * x)(1)
 """
 
 
-def test_programs_for_accelerators_are_cached_in_the_folder(tmp_path):
-    """A folder that the environment names takes precedence."""
+def test_programs_for_accelerators_are_cached_for_the_user(tmp_path):
+    """A folder that the environment names takes precedence; a home that cannot be written to is none."""
     environment = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
     environment |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
 
-    def compile(folder, *platforms, **variables):
-        command = [sys.executable, "-c", COMPILES, folder, *platforms]
+    def compile(*platforms, **variables):
+        command = [sys.executable, "-c", COMPILES, *platforms]
         subprocess.run(command, check=True, env=environment | variables, timeout=FAR_SECONDS)
 
-    compile(tmp_path / "model", "cpu", "gpu")
-    compile(tmp_path / "other", "gpu", JAX_COMPILATION_CACHE_DIR=str(tmp_path / "named"))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "named"]
-    assert [path.name for path in (tmp_path / "model").iterdir()] == ["gpu"]
-    assert any((tmp_path / "model" / "gpu" / "compilations").iterdir())
+    compile("cpu", XDG_CACHE_HOME=str(tmp_path / "user"))
+    assert not (tmp_path / "user").exists()
+    compile("cpu", "gpu", XDG_CACHE_HOME=str(tmp_path / "user"))
+    assert any((tmp_path / "user/bertfam/compilations").iterdir())
+    compile("gpu", XDG_CACHE_HOME=str(tmp_path / "other"), JAX_COMPILATION_CACHE_DIR=str(tmp_path / "named"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["named", "user"]
+    (tmp_path / "file").write_text("")
+    compile("gpu", XDG_CACHE_HOME=str(tmp_path / "file"))
