@@ -8,8 +8,7 @@ import statistics
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -33,20 +32,6 @@ _ENVIRONMENT = {
     # Freed memory stays with the process; otherwise glibc returns it and requests it again with every batch.
     "GLIBC_TUNABLES": "glibc.malloc.trim_threshold=268435456:glibc.malloc.mmap_threshold=33554432",
 }
-
-
-def seconds_of_update(step: Callable[..., Any], state: Any, rows: Any, steps: int) -> float:
-    """Return the median seconds of an update: of three rounds of `steps` updates, after two updates that warm up."""
-    import jax
-
-    seconds = []
-    for count in (2, steps, steps, steps):
-        start = time.perf_counter()
-        for _ in range(count):
-            state, _ = step(state, rows)
-        jax.block_until_ready(state)
-        seconds.append((time.perf_counter() - start) / count)
-    return statistics.median(seconds[1:])
 
 
 @dataclass(frozen=True)

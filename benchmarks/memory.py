@@ -5,14 +5,14 @@
 Each model runs in a process of its own, since a device reports only its peak memory.
 """
 
-import json
-import subprocess
 import sys
+from functools import partial
 
 import jax
 
 from benchmarks import synthetic
 from benchmarks.measurement import table
+from benchmarks.processes import Job, print_result, run_all
 from bertfam.arguments import ScriptParser
 from bertfam.config import load
 from bertfam.planning.programs import jobs
@@ -60,16 +60,16 @@ def main() -> int:
     parser.add_argument("--model", choices=MODELS, help="measure this model in this process and print JSON")
     args = parser.parse_args()
     if args.model:
-        print(json.dumps(measure(args.model, args.steps)))
-        return 0
-    lines = []
-    for name in MODELS:
-        command = [sys.executable, "-m", "benchmarks.memory", f"--steps={args.steps}", f"--model={name}"]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        figures = json.loads(done.stdout.splitlines()[-1])
+        return print_result(partial(measure, args.model, args.steps))
+    lines, device = [], ""
+    jobs = [Job(name, ["benchmarks.memory", f"--steps={args.steps}", f"--model={name}"]) for name in MODELS]
+    for job, figures, _ in run_all(jobs, ahead=0):
+        device = figures["device"]
         sizes = [f"{figures[kind] / 2**30:.2f}" for kind in ("planned", "measured")]
-        lines.append([name, *sizes, f"{figures['planned'] / figures['measured'] - 1:+.1%}"])
-    print(f"one {figures['device']}, jax {jax.__version__}\n")
+        lines.append([job.name, *sizes, f"{figures['planned'] / figures['measured'] - 1:+.1%}"])
+    if not lines:
+        return 1
+    print(f"one {device}, jax {jax.__version__}\n")
     print(table(["model, rows", "planned GiB", "measured GiB", "planned / measured - 1"], lines))
     return 0
 

@@ -7,20 +7,14 @@ bfloat16, without dropout. Each case is a process of its own, since a device rep
 """
 
 import json
-import subprocess
 import sys
-from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
-import jax
-import numpy as np
-
-from benchmarks import synthetic
-from benchmarks.attention_backends import segments
-from benchmarks.measurement import seconds_of_update, table
+from benchmarks.measurement import table
+from benchmarks.processes import Job, print_result, run_all
+from benchmarks.training_step import Case, measure
 from bertfam.arguments import ScriptParser, output_file
-from bertfam.config import load
-from bertfam.training.trainer import Trainer
 
 _SETTINGS = (
     "Run.stages = (@Stage(),)",
@@ -28,51 +22,32 @@ _SETTINGS = (
     "Execution.dtype = 'bfloat16'",
     "Execution.layers = 'unroll'",
 )
-_BERT = (
-    ("runs/bert_base.gin", "objectives/mlm.gin"),
-    ("BATCH_SIZE = 64", "Stage.length = 512", "BertConfig.dropout_rate = 0.0", "BertConfig.attention_dropout_rate = 0.0"),
-    30_522,
-)
-_MODERNBERT = (("runs/modernbert_base.gin",), ("ModernBertConfig.attention_output_dropout_rate = 0.0",), 50_368)
-# name -> gin files, bindings, size of the vocabulary, bindings of the case
+
+
+def _bert(name: str, rows: str) -> Case:
+    sizes = ("BATCH_SIZE = 64", "Stage.length = 512", f"TextData.rows = {rows}")
+    return Case(name, ("runs/bert_base.gin", "objectives/mlm.gin"), (*_SETTINGS, *sizes))
+
+
+def _modernbert(name: str, rows: int, length: int) -> Case:
+    sizes = (f"BATCH_SIZE = {rows}", f"Stage.length = {length}")
+    return Case(name, ("runs/modernbert_base.gin",), (*_SETTINGS, *sizes), vocabulary=50_368)
+
+
 CASES = {
-    "BERT-base, 64 x 512, unpacked": (*_BERT, ("TextData.rows = @FullSentences()",)),
-    "BERT-base, 64 x 512, packed": (*_BERT, ("TextData.rows = @Packed()",)),
-    "ModernBERT-base, 32 x 1,024, packed": (*_MODERNBERT, ("BATCH_SIZE = 32", "Stage.length = 1024")),
-    "ModernBERT-base, 4 x 8,192, packed": (*_MODERNBERT, ("BATCH_SIZE = 4", "Stage.length = 8192")),
+    case.name: case
+    for case in (
+        _bert("BERT-base, 64 x 512, unpacked", "@FullSentences()"),
+        _bert("BERT-base, 64 x 512, packed", "@Packed()"),
+        _modernbert("ModernBERT-base, 32 x 1,024, packed", 32, 1024),
+        _modernbert("ModernBERT-base, 4 x 8,192, packed", 4, 8192),
+    )
 }
 
 
-def make_rows(trainer: Trainer, vocabulary: int) -> dict[str, Any]:
-    """Return a batch of synthetic rows, packed if the run has packed rows, on the devices."""
-    stage = trainer.stages[0]
-    rows = synthetic.rows(stage.features, stage.batch_size, vocabulary)
-    if "encoder_positions" in rows:
-        ids = segments(np.random.default_rng(0), *rows["encoder_segment_ids"].shape)
-        starts = np.concatenate([np.ones_like(ids[:, :1]), np.diff(ids)], axis=1) > 0
-        places = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
-        positions = places - np.maximum.accumulate(np.where(starts, places, 0), axis=1)
-        rows |= {"encoder_segment_ids": ids, "encoder_positions": positions.astype(np.int32)}
-    return jax.device_put(rows, stage.shardings)
-
-
-def measure(name: str, steps: int, more: list[str]) -> dict[str, Any]:
-    """Compile and time updates of one case."""
-    files, bindings, vocabulary, own = CASES[name]
-    run = load([*files], [*_SETTINGS, *bindings, *own, *more]).build("Run").sized(vocabulary)
-    trainer = Trainer(run, run.mesh.build(jax.devices()[:1]))
-    state, rows = trainer.new_state(), make_rows(trainer, vocabulary)
-    median = seconds_of_update(trainer.lower_step(0).compile(), state, rows, steps)
-    device = jax.devices()[0]
-    return {
-        "case": name,
-        "milliseconds": 1e3 * median,
-        "tokens_per_second": rows["encoder_segment_ids"].size / median,
-        "peak_bytes": (device.memory_stats() or {}).get("peak_bytes_in_use"),
-        "device": device.device_kind,
-        "jax": jax.__version__,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+def _measured(name: str, steps: int, more: list[str]) -> dict[str, Any]:
+    figures = measure(CASES[name], steps, more)
+    return figures | {"milliseconds": 1e3 * figures["seconds"]}
 
 
 def main() -> int:
@@ -84,21 +59,21 @@ def main() -> int:
     parser.add_argument("--case", choices=CASES, help="measure this case in this process and print JSON")
     args = parser.parse_args()
     if args.case:
-        print(json.dumps(measure(args.case, args.steps, args.gin)))
-        return 0
+        return print_result(partial(_measured, args.case, args.steps, args.gin))
+    flags = [f"--steps={args.steps}", *(f"--gin={binding}" for binding in args.gin)]
+    jobs = [Job(name, ["benchmarks.packed_rows", *flags, f"--case={name}"]) for name in CASES]
     figures = []
-    for name in CASES:
-        flags = [f"--steps={args.steps}", *(f"--gin={binding}" for binding in args.gin), f"--case={name}"]
-        command = [sys.executable, "-m", "benchmarks.packed_rows", *flags]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        figures.append(json.loads(done.stdout.splitlines()[-1]))
+    for _, result, _ in run_all(jobs, ahead=0):
+        figures.append(result)
         if args.json:
             args.json.write_text(json.dumps(figures, indent=1) + "\n")
+    if not figures:
+        return 1
     lines = []
     for one in figures:
         peak = f"{one['peak_bytes'] / 2**30:.1f}" if one["peak_bytes"] else "-"
         lines.append([one["case"], f"{one['milliseconds']:.1f}", f"{one['tokens_per_second'] / 1e3:,.0f}", peak])
-    print(f"one {figures[0]['device']}, jax {figures[0]['jax']}\n")
+    print(f"one {figures[0]['device']}, jax {figures[0]['versions']['jax']}\n")
     print(table(["model, rows", "ms a step", "k tokens/s", "peak GiB"], lines))
     return 0
 

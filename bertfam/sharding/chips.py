@@ -69,7 +69,12 @@ CHIPS = (
 
 def chip_of(device: jax.Device) -> Chip | None:
     """Return the chip that a device is, or is part of; None if it is unknown, as for a CPU."""
-    return next((chip for chip in CHIPS if chip.kind in device.device_kind), None)
+    return chip_of_kind(device.device_kind)
+
+
+def chip_of_kind(device_kind: str) -> Chip | None:
+    """Return the chip of a name of a device, as JAX and PyTorch have it; None if it is unknown."""
+    return next((chip for chip in CHIPS if chip.kind in device_kind), None)
 
 
 def peak_flops(device: jax.Device) -> float | None:

@@ -37,7 +37,9 @@ def modules_in_process(monkeypatch):
 
     run_process = subprocess.run
 
-    def run(command, stdout=None, stderr=None, check=False, **options):
+    def run(command, stdout=None, stderr=None, check=False, capture_output=False, **options):
+        if capture_output:
+            stdout = stderr = subprocess.PIPE
         if command[:2] != [sys.executable, "-m"]:
             return run_process(command, stdout=stdout, stderr=stderr, check=check, **options)
         out = StringIO() if stdout == subprocess.PIPE else stdout or sys.stdout

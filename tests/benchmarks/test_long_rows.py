@@ -5,33 +5,27 @@ import sys
 
 import pytest
 
-from benchmarks import long_rows
+from benchmarks import long_rows, training_step
 
 
 def test_a_model_is_measured():
     tiny = [f"MODEL.{name}={size}" for name, size in (("num_layers", 1), ("hidden_size", 16), ("num_heads", 2))]
-    figures = long_rows.measure("Longformer", 64, 128, 1, [*tiny, "MODEL.window=8"])
+    figures = training_step.measure(long_rows.case("Longformer", 64, 128), 1, [*tiny, "MODEL.window=8"])
     assert (figures["rows"], figures["length"]) == (2, 64) and figures["seconds"] > 0
     assert figures["attention"].startswith("xla: the fastest backend that supports bfloat16 rows of 64 tokens")
 
 
 def test_table_exponents_and_files(monkeypatch, capsys, tmp_path):
-    def measured(name, length, args):
-        if name == "BigBird":
-            return None
-        seconds = (length / 1024) ** (2 if name == "dense" else 1) * (args.tokens // length)
-        return {
-            "model": name,
-            "length": length,
-            "rows": args.tokens // length,
-            "seconds": seconds,
-            "peak_bytes": 2**30,
-            "attention": "blocks: why",
-            "device": "cpu",
-            "jax": "1",
-        }
+    def measure_all(jobs, args):
+        for job in jobs:
+            name, length = job.words[-3], int(job.words[-2])
+            rows = 32_768 // length
+            result = {"model": name, "length": length, "rows": rows, "peak_bytes": 2**30, "attention": "blocks: why"}
+            result |= {"seconds": (length / 1024) ** (2 if name == "dense" else 1) * rows}
+            if name != "BigBird":
+                yield result | {"device": "cpu", "versions": {"jax": "1"}}
 
-    monkeypatch.setattr(long_rows, "_measured", measured)
+    monkeypatch.setattr(long_rows, "measure_all", measure_all)
     monkeypatch.setattr(sys, "argv", ["long_rows", f"--json={tmp_path / 'figures.json'}"])
     assert long_rows.main() == 0
     out = capsys.readouterr().out

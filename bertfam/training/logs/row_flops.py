@@ -24,17 +24,27 @@ def row_flops(objective: Objective, shape: RowShape, rows: Rows) -> int:
 
 
 def _mean(objective: Objective, shape: RowShape, examples: Examples) -> float:
-    whole = objective.flops(shape)
     sizes = examples.example_sizes if isinstance(examples, SeveralExamples) else None
     if sizes is None:
-        return whole
+        return objective.flops(shape)
     # An encoder alone has no targets, and its row none of their FLOPs.
-    sizes = sizes if shape.targets else sizes * np.array([1, 0])
+    return flops_of_examples(objective, shape, sizes if shape.targets else sizes * np.array([1, 0]), len(examples))
+
+
+def flops_of_examples(objective: Objective, shape: RowShape, sizes: np.ndarray, rows: int) -> float:
+    """Return the mean matrix-product FLOPs of training on packed rows.
+
+    Args:
+      objective: the objective.
+      shape: sizes of a row.
+      sizes: int[examples, 2], the tokens of the inputs and of the targets of every example; 0 targets in an encoder alone.
+      rows: number of rows that have these examples.
+    """
     different, counts = np.unique(sizes, axis=0, return_counts=True)
     inside = sum(
         count * _attention(objective, shape, *size) for size, count in zip(different.tolist(), counts.tolist(), strict=True)
     )
-    return whole - _attention(objective, shape, shape.length, shape.targets) + inside / len(examples)
+    return objective.flops(shape) - _attention(objective, shape, shape.length, shape.targets) + inside / rows
 
 
 def _attention(objective: Objective, shape: RowShape, inputs: int, targets: int) -> int:

@@ -1,0 +1,84 @@
+"""The two sides of the benchmarks of training steps: bertfam, and Hugging Face's models with torch.compile."""
+
+import argparse
+import importlib.util
+import math
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from benchmarks import training_step
+from benchmarks.processes import COMPILE_ONLY, Job, run_all
+from benchmarks.training_step import OURS, Case
+
+PEER = "peer"
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of how steps are measured."""
+    add = parser.add_argument
+    add("--steps", type=int, default=10, help="updates of a round, of five (default: %(default)s)")
+    add("--ahead", type=int, default=4, help="processes that compile at a time; 0: none ahead (default: %(default)s)")
+    add("--limit", type=float, default=600, help="longest seconds of a process (default: %(default)g)")
+    add("--torch_compile", default="default", help='mode of the peer\'s torch.compile, or "none" (default: %(default)s)')
+    kernels = "attention kernels that the peer tries first (default: in PyTorch's order)"
+    add("--sdpa", choices=("default", "cudnn"), default="default", help=kernels)
+    binding = "further binding of every case, of a model as MODEL.num_layers=2; repeatable"
+    add("--gin", action="append", default=[], metavar="BINDING", help=binding)
+    add(COMPILE_ONLY, action="store_true", help=argparse.SUPPRESS)
+
+
+def check_flags(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Refuse numbers with which nothing can be measured."""
+    if args.ahead < 0 or args.steps < 1 or not args.limit > 0:
+        parser.error("--steps must be at least 1, --ahead at least 0, and --limit more than 0")
+
+
+def process_flags(args: argparse.Namespace) -> list[str]:
+    """Return the flags of the process that measures one case."""
+    flags = [f"--steps={args.steps}", f"--torch_compile={args.torch_compile}", f"--sdpa={args.sdpa}"]
+    return [*flags, *(f"--gin={binding}" for binding in args.gin)]
+
+
+def measure(case: Case, side: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Measure one side of a case in this process."""
+    if side == OURS:
+        return training_step.measure(case, args.steps, args.gin, compile_only=args.compile_only)
+    from benchmarks import step_peer
+
+    options = {"device": _peer_device(), "mode": args.torch_compile, "sdpa": args.sdpa}
+    return step_peer.measure(case, args.steps, args.gin, compile_only=args.compile_only, **options)
+
+
+def _peer_device() -> str:
+    """Return the peer's device: the CPU where JAX is bound to it."""
+    return "cpu" if os.environ.get("JAX_PLATFORMS") == "cpu" else "cuda"
+
+
+def has_peer() -> bool:
+    """Return whether the peer can run; say in a line on stderr why not."""
+    reason = _peer_missing()
+    if reason:
+        print(f"no peers: {reason}", file=sys.stderr)
+    return reason is None
+
+
+def _peer_missing() -> str | None:
+    for package in ("torch", "transformers"):
+        if importlib.util.find_spec(package) is None:
+            return f"{package} is not installed"
+    from benchmarks import step_peer
+
+    return step_peer.missing(_peer_device())
+
+
+def measure_all(jobs: Sequence[Job], args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Measure each job, and yield the figures of those that do not fail."""
+    for job, record, compiled in run_all(jobs, args.ahead, args.limit):
+        if compiled:  # the timed process has read the program from the cache
+            record |= {"compile_seconds": compiled["compile_seconds"], "compiled_side_by_side": args.ahead}
+        if not math.isfinite(record["loss"]):
+            print(f"{job.name}: the loss is {record['loss']}", file=sys.stderr)
+        print(f"{job.name}: {1e3 * record['seconds']:.1f} ms a step", file=sys.stderr, flush=True)
+        yield record
