@@ -104,10 +104,11 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _jobs(args: argparse.Namespace) -> list[Job]:
-    flags = [f"--tokens={args.tokens}", *sides.process_flags(args)]
-    measured = [OURS, PEER] if args.peers and sides.has_peer() else [OURS]
+    measured = [OURS, PEER] if args.peers and sides.has_peer(args.peer_device) else [OURS]
     return [
-        Job(f"{name}, {length}, {side}", ["benchmarks.long_rows", *flags, "--one", name, str(length), side])
+        sides.job(
+            f"{name}, {length}", ["benchmarks.long_rows", f"--tokens={args.tokens}", "--one", name, str(length), side], side, args
+        )
         for side in measured
         for name in args.model or MODELS
         for length in args.length or LENGTHS

@@ -45,15 +45,17 @@ def run_alone(job: Job, limit_seconds: float | None = None) -> dict[str, Any] | 
             timeout=limit_seconds,
         )
     except subprocess.TimeoutExpired:
-        return _fail(job, f"stopped after {limit_seconds:g} s")
+        _report(job, f"stopped after {limit_seconds:g} s")
+        return None
     if done.returncode:
         lines = done.stderr.strip().splitlines()
-        return _fail(job, lines[-1] if lines else f"exit status {done.returncode}")
+        _report(job, lines[-1] if lines else f"exit status {done.returncode}")
+        return None
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
 
 
-def _fail(job: Job, reason: str) -> None:
+def _report(job: Job, reason: str) -> None:
     print(f"{job.name}: {reason}", file=sys.stderr, flush=True)
 
 
@@ -75,7 +77,7 @@ def run_all(
     with _shared_caches() as caches:
         size = 2 * ahead or max(len(jobs), 1)
         for start in range(0, len(jobs), size):
-            group = [Job(job.name, job.words, caches | job.environment) for job in jobs[start : start + size]]
+            group = [Job(job.name, job.words, {**caches, **job.environment}) for job in jobs[start : start + size]]
             compiled = _compile(group, ahead, limit_seconds) if ahead else [None] * len(group)
             for job, before in zip(group, compiled, strict=True):
                 result = run_alone(job, limit_seconds)
@@ -84,7 +86,9 @@ def run_all(
 
 
 def _compile(jobs: Sequence[Job], ahead: int, limit_seconds: float | None) -> list[dict[str, Any] | None]:
-    compiling = [Job(f"{job.name}, compiling ahead", [*job.words, COMPILE_ONLY], job.environment | _COMPILING) for job in jobs]
+    compiling = [
+        Job(f"{job.name}, compiling ahead", [*job.words, COMPILE_ONLY], {**job.environment, **_COMPILING}) for job in jobs
+    ]
     with ThreadPoolExecutor(ahead) as pool:
         return [*pool.map(lambda job: run_alone(job, limit_seconds), compiling)]
 

@@ -26,6 +26,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--sdpa", choices=("default", "cudnn"), default="default", help=kernels)
     binding = "further binding of every case, of a model as MODEL.num_layers=2; repeatable"
     add("--gin", action="append", default=[], metavar="BINDING", help=binding)
+    # The process of a peer has another JAX_PLATFORMS.
+    device = "cpu" if os.environ.get("JAX_PLATFORMS") == "cpu" else "cuda"
+    add("--peer_device", choices=("cuda", "cpu"), default=device, help=argparse.SUPPRESS)
     add(COMPILE_ONLY, action="store_true", help=argparse.SUPPRESS)
 
 
@@ -35,10 +38,14 @@ def check_flags(parser: argparse.ArgumentParser, args: argparse.Namespace) -> No
         parser.error("--steps must be at least 1, --ahead at least 0, and --limit more than 0")
 
 
-def process_flags(args: argparse.Namespace) -> list[str]:
-    """Return the flags of the process that measures one case."""
-    flags = [f"--steps={args.steps}", f"--torch_compile={args.torch_compile}", f"--sdpa={args.sdpa}"]
-    return [*flags, *(f"--gin={binding}" for binding in args.gin)]
+def job(name: str, words: Sequence[str], side: str, args: argparse.Namespace) -> Job:
+    """Return the job of one side of a case: `words` are the module and its own flags."""
+    flags = [f"--steps={args.steps}", *(f"--gin={binding}" for binding in args.gin)]
+    if side == OURS:
+        return Job(f"{name}, {side}", [*words, *flags])
+    flags += [f"--torch_compile={args.torch_compile}", f"--sdpa={args.sdpa}", f"--peer_device={args.peer_device}"]
+    # JAX builds the rows there, and must leave the card's memory to PyTorch.
+    return Job(f"{name}, {side}", [*words, *flags], {"JAX_PLATFORMS": "cpu"})
 
 
 def measure(case: Case, side: str, args: argparse.Namespace) -> dict[str, Any]:
@@ -47,30 +54,25 @@ def measure(case: Case, side: str, args: argparse.Namespace) -> dict[str, Any]:
         return training_step.measure(case, args.steps, args.gin, compile_only=args.compile_only)
     from benchmarks import step_peer
 
-    options = {"device": _peer_device(), "mode": args.torch_compile, "sdpa": args.sdpa}
+    options = {"device": args.peer_device, "mode": args.torch_compile, "sdpa": args.sdpa}
     return step_peer.measure(case, args.steps, args.gin, compile_only=args.compile_only, **options)
 
 
-def _peer_device() -> str:
-    """Return the peer's device: the CPU where JAX is bound to it."""
-    return "cpu" if os.environ.get("JAX_PLATFORMS") == "cpu" else "cuda"
-
-
-def has_peer() -> bool:
-    """Return whether the peer can run; say in a line on stderr why not."""
-    reason = _peer_missing()
+def has_peer(device: str) -> bool:
+    """Return whether the peer can run on a device, "cuda" or "cpu"; say in a line on stderr why not."""
+    reason = _peer_missing(device)
     if reason:
         print(f"no peers: {reason}", file=sys.stderr)
     return reason is None
 
 
-def _peer_missing() -> str | None:
+def _peer_missing(device: str) -> str | None:
     for package in ("torch", "transformers"):
         if importlib.util.find_spec(package) is None:
             return f"{package} is not installed"
     from benchmarks import step_peer
 
-    return step_peer.missing(_peer_device())
+    return step_peer.missing(device)
 
 
 def measure_all(jobs: Sequence[Job], args: argparse.Namespace) -> Iterator[dict[str, Any]]:

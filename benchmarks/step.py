@@ -57,9 +57,9 @@ CASES = {
 
 def jobs_of(args: argparse.Namespace) -> list[Job]:
     """Return a job for each case and side that the flags name, the sides of a case one after the other."""
-    with_peers = not args.no_peers and sides.has_peer()
+    with_peers = not args.no_peers and sides.has_peer(args.peer_device)
     return [
-        Job(f"{name}, {side}", ["benchmarks.step", *sides.process_flags(args), "--one", name, side])
+        sides.job(name, ["benchmarks.step", "--one", name, side], side, args)
         for name in args.case
         for side, is_measured in ((OURS, not args.peers_only), (PEER, with_peers))
         if is_measured

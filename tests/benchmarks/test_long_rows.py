@@ -18,7 +18,7 @@ def test_a_model_is_measured():
 def test_table_exponents_and_files(monkeypatch, capsys, tmp_path):
     def measure_all(jobs, args):
         for job in jobs:
-            name, length = job.words[-3], int(job.words[-2])
+            name, length = job.words[3], int(job.words[4])
             rows = 32_768 // length
             result = {"model": name, "length": length, "rows": rows, "peak_bytes": 2**30, "attention": "blocks: why"}
             result |= {"seconds": (length / 1024) ** (2 if name == "dense" else 1) * rows}
@@ -35,6 +35,16 @@ def test_table_exponents_and_files(monkeypatch, capsys, tmp_path):
     assert len(json.loads((tmp_path / "figures.json").read_text())) == 15
     monkeypatch.setattr(sys, "argv", ["long_rows", "--model=BigBird"])
     assert long_rows.main() == 1
+
+
+def test_peers_leave_the_card_to_torch(monkeypatch):
+    monkeypatch.setattr(long_rows.sides, "has_peer", lambda device: device == "cuda")
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    words = ["--peers", "--model=BigBird", "--length=2048", "--gin=BATCH_SIZE=1"]
+    monkeypatch.setattr(sys, "argv", ["long_rows", *words])
+    ours, peer = long_rows._jobs(long_rows._parser().parse_args())
+    assert "JAX_PLATFORMS" not in ours.environment and peer.environment["JAX_PLATFORMS"] == "cpu"
+    assert "--peer_device=cuda" in peer.words and {"BigBird", "2048", "--gin=BATCH_SIZE=1"} < {*ours.words} & {*peer.words}
 
 
 def test_plot(tmp_path):
