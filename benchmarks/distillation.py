@@ -121,7 +121,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--dtype", default="bfloat16", metavar="NAME", help="dtype of the activations (bfloat16)")
     parser.add_argument(
         "--devices",
-        default="",
         metavar="N,N,...",
         help="CUDA devices, one student at a time on each; 0,0: two at a time on the first",
     )

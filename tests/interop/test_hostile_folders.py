@@ -167,7 +167,10 @@ def test_model_folder_in_place_of_a_hugging_face_folder_is_recognised(tmp_path, 
 
 
 def test_file_of_a_folder_and_a_name_of_the_hub_are_recognised(folder, tmp_path, capsys):
-    for given, fix in ((folder / "model.safetensors", f"name the folder, {folder}"), ("bert-base-uncased", "download a model")):
+    for given, fix in (
+        (folder / "model.safetensors", f"name the folder, {folder}"),
+        ("bert-base-uncased", "hf download bert-base-uncased"),
+    ):
         assert main(["import", f"--input={given}", f"--output={tmp_path / 'made'}"]) == 2
         assert fix in capsys.readouterr().err
     assert main(["fill", f"--model_dir={folder / 'model.safetensors'}", "[MASK]"]) == 2

@@ -62,9 +62,16 @@ def value_and_gradients(apply, params, inputs):
     return jax.tree.map(np.float32, jax.jit(compute)(params, inputs))
 
 
-@pytest.mark.parametrize("added", [False, True], ids=["", "sum"])
-@pytest.mark.parametrize("branches", [False, True], ids=["", "branches"])
-@pytest.mark.parametrize("norm", [LayerNorm(), LayerNorm(use_bias=False), RMSNorm()], ids=["layer", "no-bias", "rms"])
+@pytest.mark.parametrize(
+    ("norm", "branches", "added"),
+    [
+        (LayerNorm(), False, True),
+        (LayerNorm(use_bias=False), True, True),
+        (LayerNorm(), True, False),
+        (RMSNorm(), False, False),
+        (RMSNorm(), True, True),
+    ],
+)
 def test_norms(norm, branches, added, check):
     def make(dtype):
         method = "branch" if branches else None
@@ -74,8 +81,9 @@ def test_norms(norm, branches, added, check):
     check(make, params, (draw(0), draw(1)) if added else (draw(0),), "layer_norm")
 
 
-@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu", "silu"])
-@pytest.mark.parametrize("gated", [False, True], ids=["", "gated"])
+@pytest.mark.parametrize(
+    ("activation", "gated"), [("gelu", False), ("gelu", True), ("gelu_tanh", True), ("relu", False), ("silu", True)]
+)
 def test_hidden_layers(activation, gated, check):
     layer = FeedForward(192, activation, gated=gated, use_bias=activation != "silu")
     inputs = draw(0, (2, 8, 16))
@@ -83,8 +91,7 @@ def test_hidden_layers(activation, gated, check):
     check(lambda dtype: layer.clone(dtype=jnp.dtype(dtype)).apply, params, inputs, "hidden_layer")
 
 
-@pytest.mark.parametrize("key_heads", [6, 2, 1])
-@pytest.mark.parametrize("theta", [None, 10_000.0], ids=["", "rotary"])
+@pytest.mark.parametrize(("key_heads", "theta"), [(6, None), (6, 10_000.0), (2, 10_000.0), (1, None)])
 def test_queries_keys_and_values(key_heads, theta, check):
     layer = SelfAttention(6, 32, use_bias=key_heads != 2, num_kv_heads=key_heads, rotary_theta=theta)
     row = Row(jnp.ones((2, 6), jnp.int32), jnp.array([[0, 1, 2, 3, 0, 1], [0, 1, 2, 3, 4, 5]]))

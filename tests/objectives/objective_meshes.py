@@ -125,7 +125,7 @@ def gradient(run, mesh_shape, count, boxed):
     zero = np.zeros((), np.int32)
     features = padded_decoder_rows(run.objective.features(run.shape(0)), mesh)
     batch = global_batch(RandomRows(run), 0, BATCH, features, batch_shardings(features, mesh))
-    compute = make_gradient(run.objective, seed=0, microbatches=run.microbatches)
+    compute = make_gradient(run.objective, seed=0, microbatches=run.microbatch_count)
     with jax.set_mesh(mesh), nn.logical_axis_rules(mesh_shape.rules.items()):
         compiled = jax.jit(compute, out_shardings=(shardings[0], None, None))
         result, _, metrics = compiled(TrainState(zero, params, {}, carry, aux, {}, zero), batch)
