@@ -6,6 +6,7 @@ Own code because `tf.random.experimental.index_shuffle` (TensorFlow 2.21), the s
 the training process, and `numpy.random.Generator.permutation` (NumPy 2.4.6) stores the permutation of every epoch.
 """
 
+import functools
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -15,6 +16,7 @@ from typing_extensions import override
 from bertfam.corruption import keys
 
 _ROUNDS = 6
+_MOST_TABLE_BITS = 28  # tables of 768 KiB
 _SORTED = 64  # up to this size a Feistel network has halves too short for all permutations to be equally likely
 
 
@@ -148,6 +150,8 @@ def permute(values: np.ndarray, size: int, row_keys: np.ndarray) -> np.ndarray:
         different, which = np.unique(row_keys, return_inverse=True)
         return np.argsort(keys.bits(different, 0, size), axis=1)[which.reshape(values.shape), values]
     bits = (size - 1).bit_length()
+    if bits <= _MOST_TABLE_BITS and len(row_keys) and (row_keys == row_keys[0]).all():
+        return _permute_by_tables(values, size, _round_tables(int(row_keys[0]), bits))
     round_keys = keys.bits(row_keys, 0, _ROUNDS)
     result = values.astype(np.uint64)
     walking = np.arange(len(result))
@@ -162,6 +166,39 @@ def permute(values: np.ndarray, size: int, row_keys: np.ndarray) -> np.ndarray:
         result[walking] = (left << right_bits) | right
         walking = walking[result[walking] >= np.uint64(size)]
     return result.astype(np.int64)
+
+
+def _permute_by_tables(values: np.ndarray, size: int, tables: tuple[np.ndarray, ...]) -> np.ndarray:
+    """Apply the Feistel network of `permute` to values that share a key, given its `_round_tables`."""
+    right_size = len(tables[0])
+    right_bits = right_size.bit_length() - 1
+    result, walking, inside = values.astype(np.int64), np.arange(len(values)), values
+    while walking.size:
+        left, right = inside >> right_bits, inside & (right_size - 1)
+        for table in tables:
+            left, right = right, left ^ table.take(right)
+        inside = (left << right_bits) | right
+        result[walking] = inside
+        again = np.flatnonzero(inside >= size)
+        walking, inside = walking[again], inside[again]
+    return result
+
+
+@functools.lru_cache(maxsize=32)
+def _round_tables(key: int, bits: int) -> tuple[np.ndarray, ...]:
+    """Tabulate the round functions of a Feistel network of `bits` bits: int64[2**half bits] a round.
+
+    An epoch's rows share a key. Tables for it need memory of the order of the square root of the permuted range.
+    """
+    widths = bits // 2, bits - bits // 2
+    tables = []
+    for number, round_key in enumerate(keys.bits(np.array([key], np.uint64), 0, _ROUNDS)[0]):
+        out_bits, in_bits = widths if number % 2 == 0 else widths[::-1]
+        drawn = keys.fold(round_key, np.arange(1 << in_bits)) & _mask(np.uint64(out_bits))
+        drawn = drawn.astype(np.int64)
+        drawn.setflags(write=False)  # the tables are shared
+        tables.append(drawn)
+    return tuple(tables)
 
 
 def _mask(bits: np.uint64) -> np.uint64:
