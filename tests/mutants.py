@@ -105,8 +105,8 @@ MUTANTS = (
     ),
     Mutant(
         "corruption/masked_lm/replacement.py",
-        "targets = np.take_along_axis(original, chosen.positions, axis=1)",
-        "targets = np.take_along_axis(original, chosen.positions * 0, axis=1)",
+        "targets = original.take(flat_positions(chosen.positions, original.shape[1]))",
+        "targets = original.take(flat_positions(chosen.positions * 0, original.shape[1]))",
         "corruption/masked_lm/test_masking.py",
     ),
     Mutant(
@@ -115,7 +115,7 @@ MUTANTS = (
         "np.maximum(0, rounded",
         "corruption/masked_lm/test_electra_masking.py",
     ),
-    Mutant("corruption/keys.py", "np.uint64) * _GOLDEN)", "np.uint64) * np.uint64(0))", "corruption/test_keys.py"),
+    Mutant("corruption/keys.py", "np.uint64) * _GOLDEN\n", "np.uint64) * np.uint64(0)\n", "corruption/test_keys.py"),
     Mutant(
         "corruption/t5/span_formats.py",
         "_to_sentinels(raw.tokens, raw.noise, raw.real, tokens)",

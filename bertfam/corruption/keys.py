@@ -17,15 +17,17 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 _UNMIX_1, _UNMIX_2 = (np.uint64(pow(int(factor), -1, 2**64)) for factor in (_MIX_1, _MIX_2))
 _11, _27, _30, _31, _32, _54, _60, _62 = (np.uint64(shift) for shift in (11, 27, 30, 31, 32, 54, 60, 62))
 _AT_ONCE = 4096
+_CACHED = 1 << 14  # words
 
 
 def _mix(words: np.ndarray) -> np.ndarray:
     """Apply SplitMix64's finaliser, a bijection of uint64, in place."""
-    words ^= words >> _30
+    shifted = words >> _30
+    words ^= shifted
     words *= _MIX_1
-    words ^= words >> _27
+    words ^= np.right_shift(words, _27, out=shifted)
     words *= _MIX_2
-    words ^= words >> _31
+    words ^= np.right_shift(words, _31, out=shifted)
     return words
 
 
@@ -69,9 +71,16 @@ def bits(keys: np.ndarray, stream: int, count: int, first: int = 0) -> np.ndarra
     Returns:
       uint64[n, count].
     """
-    start = fold(keys, stream)
-    # [n, 1] + [count] -> [n, count]
-    return _mix(start[:, None] + np.arange(first + 1, first + count + 1, dtype=np.uint64) * _GOLDEN)
+    start = fold(keys, stream)[:, None]
+    steps = np.arange(first + 1, first + count + 1, dtype=np.uint64) * _GOLDEN
+    # [n, 1] + [count] -> [n, count], a few rows at a time, which stay in the processor's cache while they are mixed.
+    rows = max(1, _CACHED // max(count, 1))
+    if len(start) <= rows:
+        return _mix(start + steps)
+    words = np.empty((len(start), count), np.uint64)
+    for begin in range(0, len(start), rows):
+        _mix(np.add(start[begin : begin + rows], steps, out=words[begin : begin + rows]))
+    return words
 
 
 def uniform(words: np.ndarray) -> np.ndarray:
@@ -102,10 +111,11 @@ def coin_sums(keys: np.ndarray, stream: int, tosses: np.ndarray) -> np.ndarray:
         # [active, words]
         remaining = tosses[active].astype(np.int64) - 64 * word
         words = min(at_once, -(-int(remaining.max()) // 64))
-        here = np.clip(remaining[:, None] - 64 * np.arange(words), 0, 64).astype(np.uint64)
-        mask = np.where(here > 0, np.uint64(2**64 - 1) >> ((np.uint64(64) - here) & np.uint64(63)), np.uint64(0))
+        here = np.minimum(np.maximum(remaining[:, None] - 64 * np.arange(words), 0), 64)
         drawn = bits(keys[active], stream, words, word)
-        sums[active] += np.bitwise_count(drawn & mask).sum(axis=1, dtype=np.int64)
+        # The low `here` bits of each word are counted, the others shifted out.
+        drawn <<= ((64 - here) & 63).astype(np.uint64)
+        sums[active] += (np.bitwise_count(drawn) * (here > 0)).sum(axis=1, dtype=np.int64)
         word, at_once = word + words, min(at_once * 8, _AT_ONCE)
         active = active[remaining > 64 * words]
     return sums

@@ -58,14 +58,18 @@ def replace(
     if drawn_by == "unit":
         action = np.take_along_axis(action, chosen.leads, axis=1)
     drawn = random_ids(keys.bits(row_keys, streams.REPLACEMENT, slots))
+    # [n, slots], of which only the used ones are written.
+    places = flat_positions(chosen.positions, original.shape[1])
+    value = np.where(action < mask_share + random_share, drawn, original.take(places))
+    np.copyto(value, mask, where=action < mask_share)
     corrupted = original.copy()
-    for case, value in (
-        (action < mask_share, np.broadcast_to(mask, drawn.shape)),
-        ((action >= mask_share) & (action < mask_share + random_share), drawn),
-    ):
-        row, slot = np.nonzero(case & chosen.used)
-        corrupted[row, chosen.positions[row, slot]] = value[row, slot]
+    corrupted.reshape(-1)[places[chosen.used]] = value[chosen.used]
     return corrupted
+
+
+def flat_positions(positions: np.ndarray, length: int) -> np.ndarray:
+    """Return positions int64[n, slots] in rows of `length` as positions in all rows one after another: int64[n, slots]."""
+    return positions + np.arange(0, len(positions) * length, length)[:, None]
 
 
 def mask_tokens(
@@ -100,7 +104,7 @@ def masked_targets(original: np.ndarray, chosen: Selection, pad: int) -> dict[st
       chosen: Positions to predict.
       pad: Target of unused slots.
     """
-    targets = np.take_along_axis(original, chosen.positions, axis=1)
+    targets = original.take(flat_positions(chosen.positions, original.shape[1]))
     return {
         "masked_positions": chosen.positions.astype(np.int32),
         "masked_target_tokens": np.where(chosen.used, targets, pad).astype(np.int32),

@@ -422,16 +422,19 @@ def frame_segments(
     place = np.arange(length, dtype=np.int32)
     a_end, end = (a_length + 1).astype(np.int32), (a_length + b_length + 1 + (b_length > 0)).astype(np.int32)
     after_a, real = place > a_end[:, None], place <= end[:, None]
-    source = np.where(after_a, (b_start - a_end - 1)[:, None], (a_start - 1)[:, None]) + place
+    source = np.where(after_a, (b_start - a_end - 1)[:, None], (a_start - 1)[:, None])
+    source += place
     tokens = documents.tokens.take(source, mode="clip").astype(np.int32)
     np.copyto(tokens, ids.pad, where=~real)
     # Unknown tokens are not predicted: there is nothing to learn from them.
-    maskable = real & (tokens != ids.unk)
-    row = np.arange(len(tokens))
+    maskable = tokens != ids.unk
+    maskable &= real
     cls, sep = (ids.require(name, "a row of two segments") for name in ("cls", "sep"))
-    for at, control in ((np.zeros_like(end), cls), (a_end, sep), (end, sep)):
-        tokens[row, at] = control
-        maskable[row, at] = False
+    tokens[:, 0], maskable[:, 0] = cls, False
+    row_starts = np.arange(0, tokens.size, length)
+    for at in (row_starts + a_end, row_starts + end):
+        tokens.put(at, sep)
+        maskable.put(at, False)
     units = {}
     if documents.units is not None:
         units["units"] = np.where(maskable, documents.units.take(source, mode="clip"), 0)

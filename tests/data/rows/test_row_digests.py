@@ -19,12 +19,10 @@ from bertfam.data.rows.two_segments import TwoSegments
 from bertfam.data.token_cache.documents import Documents
 
 SIZE = 5000
-IDS = TokenIds(
-    SIZE, pad=0, unk=1, cls=2, sep=3, mask=4, special=(0, 1, 2, 3, 4), starts_word=np.arange(SIZE) % 3 > 0
-)
+IDS = TokenIds(SIZE, pad=0, unk=1, cls=2, sep=3, mask=4, special=(0, 1, 2, 3, 4), starts_word=np.arange(SIZE) % 3 > 0)
 NEXT, WORDS = SentencePairs(), BertMasking(choice=WholeWords())
 STRUCTURE = SentencePairs(relation="structure")
-# Layout, noise, length, dupe_factor, whether the text has marks, digest.
+# Layout, noise, length, dupe_factor, and True for text with marks.
 SETTINGS = {
     "BERT": (NEXT, BertMasking(), 128, None, False),
     "BERT with marks": (NEXT, BertMasking(), 64, None, True),
