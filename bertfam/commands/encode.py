@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
     parser.add_argument("texts", type=flags.text, nargs="*", metavar="TEXT", help="texts to encode (default: the lines of stdin)")
     parser.add_argument("--vocab", type=flags.folder, required=True, metavar="DIR", help="vocabulary folder, of any kind")
-    parser.add_argument("--input", type=flags.path, metavar="FILE", help="file with one text per line, instead of TEXT")
+    parser.add_argument("--input", type=flags.path, metavar="FILE", help="file with one text per line, plain or compressed by gzip or zstd, instead of TEXT")
     parser.add_argument(
         "--prompt",
         action="store_true",
@@ -65,16 +65,30 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _lines(name: str | None) -> Iterator[str]:
-    """Yield the lines of a file, or of stdin, without line ends."""
-    try:
-        with open(name, "rb") if name else sys.stdin.buffer as file:
-            for number, line in enumerate(file, 1):
-                try:
-                    yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-                except UnicodeDecodeError as error:
-                    raise UserError(f"{name or 'stdin'}:{number} is not UTF-8; convert it first") from error
-    except OSError as error:
-        raise UserError(f"{name} cannot be read ({error.strerror})") from error
+    """Yield the lines of a file, which may be compressed, or of stdin, without line ends."""
+    from bertfam.data.corpora.text_lines import other_file
+
+    for number, line in enumerate(_file_lines(name) if name else sys.stdin.buffer, 1):
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            other = other_file(line) if number == 1 else ""
+            fix = f"this is {other}" if other else "convert it first"
+            raise UserError(f"{name or 'stdin'}:{number} is not UTF-8; {fix}") from error
+
+
+def _file_lines(path: str) -> Iterator[bytes]:
+    from bertfam.data.corpora.text_lines import LONGEST_LINE, read_blocks
+
+    number, rest = 1, b""
+    for block in read_blocks(path):
+        *lines, rest = (rest + block).split(b"\n")
+        yield from lines
+        number += len(lines)
+        if len(rest) > LONGEST_LINE:
+            raise UserError(f"{path}:{number}: a line longer than {LONGEST_LINE:,} bytes; break it into lines")
+    if rest:
+        yield rest
 
 
 def _table(text: str, encoding: Encoding) -> Iterator[str]:

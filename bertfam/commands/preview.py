@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bertfam.config import Config
     from bertfam.data.text_data import TextData
     from bertfam.data.token_cache.cache import TokenCache
+    from bertfam.training.run import Run
     from bertfam.training.stages import Stage
 
 SUMMARY = "show corrupted training rows, decoded"
@@ -107,11 +108,21 @@ def main(args: argparse.Namespace) -> int:
     if args.length:
         stages = (*stages[:index], replace(stages[index], length=args.length))
     data.check_length(stages[index].length)
+    if run and args.length:
+        _check_model_reads(run, args.length)
 
     with tempfile.TemporaryDirectory() as scratch:
         cache = _open_cache(args, config, data, stages[index].length, Path(scratch))
         _show(args, data, cache, stages, index, within, run.seed if run else 0)
     return 0
+
+
+def _check_model_reads(run: Run, length: int) -> None:
+    """Raise UserError if the run's model cannot read rows of the length of --length."""
+    try:
+        run.objective.features(run.data.shape(length))
+    except UserError as error:
+        raise UserError(f"--length={length}: {error}") from error
 
 
 def _load_config(args: argparse.Namespace) -> Config:

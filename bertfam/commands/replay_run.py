@@ -130,8 +130,9 @@ def _choose_checkpoint(model_dir: Path, step: int, checkpoint: int | None) -> in
     if checkpoint is None:
         checkpoint = selection.choose(model_dir, before=step)
     if checkpoint is None:
-        steps = ", ".join(map(str, selection.steps(directory))) or "none"
-        raise UserError(f"{directory} has no checkpoint before --step={step}; it has {steps}")
+        steps = selection.steps(directory)
+        fix = f"it has {', '.join(map(str, steps))}: give a --step greater than {steps[0]}" if steps else "it has none"
+        raise UserError(f"{directory} has no checkpoint before --step={step}; {fix}")
     selection.find(model_dir, checkpoint, ())
     if not has_training_state(model_dir, checkpoint):
         raise UserError(f"{directory / str(checkpoint)} holds an imported model, no training state: give a run")

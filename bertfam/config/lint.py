@@ -154,9 +154,24 @@ def check_flags(live: Bindings, root: str) -> None:
         ours = binding.selector in registry.CONFIGURABLES  # a user's function may call any configurable
         if str(binding.origin).startswith("--gin.") and ours and binding.selector not in used:
             name = registry.short_name(binding.selector)
-            raise UserError(
-                f"{binding.origin}: nothing refers to {name}, so this has no effect; bind @{name}() where it is to be used"
-            )
+            place = _place_of_its_kind(live, name) or "where it is to be used"
+            raise UserError(f"{binding.origin}: nothing refers to {name}, so this has no effect; bind @{name}() {place}")
+
+
+def _place_of_its_kind(live: Bindings, name: str) -> str | None:
+    """Return the place of another object with the same base class, for a message; None if there is none."""
+    kinds = _kinds(name)
+    for binding in live.values():
+        value = binding.value
+        if not binding.is_macro and isinstance(value, Reference) and kinds & _kinds(value.name):
+            return f"in place of @{value.name}() as {label(binding)}, or set the parameter of {value.name}"
+    return None
+
+
+def _kinds(name: str) -> set[type]:
+    """Return bertfam's own base classes of a configurable, itself included."""
+    classes = [getattr(match.wrapped, "__mro__", ()) for match in registry.find(name)]
+    return {kind for mro in classes for kind in mro if kind.__module__.startswith("bertfam.")}
 
 
 def _check_extents(live: Bindings) -> None:

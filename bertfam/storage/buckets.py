@@ -13,7 +13,7 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from bertfam.errors import TransientError, UserError
@@ -192,6 +192,10 @@ def fetch(folder: Path, names: Iterable[str], into: Path) -> None:
       UserError: If they cannot be read.
     """
     wanted = list(names)
+    for name in wanted:
+        # A store takes any characters as the name of an object.
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            raise UserError(f"{folder} holds an object {name!r}, whose name is a path out of the folder; delete the object")
     for name in wanted:
         (into / name).parent.mkdir(parents=True, exist_ok=True)
     if not wanted:

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from bertfam.errors import UserError
@@ -40,12 +41,14 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
 
-def copy_folder(source: Path, target: Path) -> None:
-    """Copy a folder, which may be in a bucket, to a local path that does not exist yet."""
+def copy_files(source: Path, names: Sequence[str], target: Path) -> None:
+    """Copy files of a folder, which may be in a bucket, to a local folder; others that somebody has put there stay behind."""
     if is_remote(source):
-        buckets.fetch(source, buckets.sizes(source), target)
-    else:
-        shutil.copytree(source, target)
+        buckets.fetch(source, names, target)
+        return
+    for name in names:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source / name, target / name)
 
 
 def missing_folder(folder: str | os.PathLike[str]) -> str | None:

@@ -1,13 +1,15 @@
 """`bertfam checkpoints`, what stays of a run's checkpoints, and folders that are moved."""
 
 import json
+import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 from command_line import in_process, listing
 from initial_state import initial_state
-from model_folders import cut
+from model_folders import copy_run, cut
 
 from bertfam import api, cli
 from bertfam.training.checkpoints import has_training_state, newest, selection
@@ -95,6 +97,27 @@ def test_weights_alone(trained, tmp_path, capsys):
     assert cli.main(["fill", f"--model_dir={target}", "A [MASK]."]) == 0
     table = [api.load(folder, step=step).params["encoder"] for folder, step in ((trained.model_dir, 15), (target, None))]
     assert all(np.array_equal(*pair) for pair in zip(*(map(np.asarray, _leaves(tree)) for tree in table), strict=True))
+
+
+def test_only_what_a_run_writes_is_copied(trained, tmp_path, capsys):
+    """A stranger's folder may hold links to private files, and pipes, which would be waited for."""
+    model_dir = copy_run(trained.model_dir, tmp_path / "model")
+    (tmp_path / "private.txt").write_text("a private key")
+    for folder in (model_dir / "vocab", model_dir / "checkpoints/24/params"):
+        (folder / "added.txt").symlink_to(tmp_path / "private.txt")
+        os.mkfifo(folder / "pipe")
+    copies = [tmp_path / "clean", tmp_path / "copy"]
+    for source, copy in zip((trained.model_dir, model_dir), copies, strict=True):
+        assert run(capsys, f"--model_dir={source}", f"--copy_weights={copy}")[0] == 0
+    files = [{path.relative_to(copy): path.read_bytes() for path in copy.rglob("*") if path.is_file()} for copy in copies]
+    for found in files:
+        del found[Path("checkpoints/0/digests.json")]  # has the time
+    assert files[0] == files[1]
+    (model_dir / "files.json").unlink()
+    (model_dir / "config.gin").unlink()
+    (model_dir / "config.gin").symlink_to(tmp_path / "private.txt")
+    assert cli.main(["checkpoints", f"--model_dir={model_dir}", f"--copy_weights={tmp_path / 'other'}"]) == 2
+    assert "config.gin is a link out of its folder" in capsys.readouterr().err and not (tmp_path / "other").exists()
 
 
 def _leaves(tree):

@@ -1,5 +1,7 @@
 """`bertfam encode`: tables for people, JSON, prompts, mistakes."""
 
+import bz2
+import gzip
 import json
 import subprocess
 import sys
@@ -50,6 +52,9 @@ def test_lines_of_a_file_or_of_stdin_as_json(vocab, tmp_path, capsys, monkeypatc
         encoding = vocabulary.encode(line)
         expected = {"text": line, "pieces": encoding.pieces, "ids": encoding.ids.tolist(), "offsets": encoding.offsets.tolist()}
         assert record == expected
+    (tmp_path / "a.gz").write_bytes(gzip.compress((tmp_path / "a.txt").read_bytes()))
+    assert cli.main(["encode", "--vocab=bytes", "--input=a.gz", "--json"]) == 0
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == found
     command = [sys.executable, "-m", "bertfam", "encode", "--vocab=bytes", "--json"]
     done = subprocess.run(command, input="\n".join(lines).encode(), capture_output=True)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -61,13 +66,15 @@ def test_lines_of_a_file_or_of_stdin_as_json(vocab, tmp_path, capsys, monkeypatc
     [
         (["--vocab=none", "a"], "none is not a folder: a vocabulary is a folder with"),
         (["--vocab=vocab", "--input=a.txt", "a"], "TEXT and --input both say what to encode"),
-        (["--vocab=vocab", "--input=none.txt"], "none.txt cannot be read (No such file or directory)"),
+        (["--vocab=vocab", "--input=none.txt"], "none.txt cannot be read: No such file or directory"),
         (["--vocab=vocab", "--input=latin.txt"], "latin.txt:2 is not UTF-8; convert it first"),
+        (["--vocab=vocab", "--input=a.bz2"], "a.bz2:1 is not UTF-8; this is compressed by bzip2; unpack it by bunzip2"),
         (["a"], "--vocab"),
     ],
 )
 def test_mistakes(vocab, tmp_path, capsys, flags, message):
     (tmp_path / "latin.txt").write_bytes(b"\ncaf\xe9\n")
+    (tmp_path / "a.bz2").write_bytes(bz2.compress(b"the cat"))
     assert cli.main(["encode", *flags]) == 2
     err = capsys.readouterr().err
     assert err.startswith("bertfam: error: ") and message in err and err.count("\n") == 1

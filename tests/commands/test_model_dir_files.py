@@ -11,6 +11,7 @@ from model_folders import copy_run
 from bertfam.config import load
 from bertfam.errors import UserError
 from bertfam.training.logs import metrics_file
+from bertfam.training.logs.metrics import MetricsWriter
 from bertfam.training.model_dir import prepare_folder, read_run
 
 RECORD = "files.json"
@@ -46,6 +47,18 @@ def test_edited_value_is_refused_with_the_flag_that_sets_it(model_dir, tmp_path,
     line = path.read_text().split("\n").index("LinearDecay.peak = 0.5") + 1
     error = refused(model_dir, *(word.format(copy=tmp_path / "copy") for word in command))
     assert f"{path}:{line}: LinearDecay.peak was 0.01" in error and "--gin.LinearDecay.peak=0.5" in error
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "metrics.damaged.jsonl"])
+def test_metrics_are_not_written_through_a_link(tmp_path, name):
+    model_dir, private = tmp_path / "model", tmp_path / "private.txt"
+    model_dir.mkdir()
+    (model_dir / "metrics.jsonl").write_text("damaged\n")
+    (model_dir / name).unlink(missing_ok=True)
+    (model_dir / name).symlink_to(private)
+    with pytest.raises(UserError, match=f"{name} is a link"):
+        MetricsWriter(model_dir, 0)
+    assert not private.exists()
 
 
 def test_all_edited_values_are_named(model_dir):

@@ -80,6 +80,13 @@ def test_interrupted_upload_is_refused_and_replaced(bucket_folder, monkeypatch):
     assert buckets.sizes(paths.to_path(bucket_folder)) == {"ids": 1} and files.is_used(bucket_folder)
 
 
+@pytest.mark.parametrize("name", ["../x", "a/../../x", "/x"])
+def test_objects_are_not_copied_out_of_the_folder(bucket_folder, tmp_path, name):
+    with pytest.raises(UserError, match=f"an object '{name}', whose name is a path out of the folder"):
+        buckets.fetch(paths.to_path(bucket_folder), ["ids", name], tmp_path / "a" / "b")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_failed_folder_is_not_uploaded(bucket_folder):
     with pytest.raises(UserError, match=f"{bucket_folder}/a is wrong"), files.new_folder(bucket_folder) as folder:
         (folder / "a").write_text("1")

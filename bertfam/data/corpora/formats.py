@@ -14,6 +14,7 @@ from bertfam.errors import UserError
 from bertfam.storage.streams import open_binary
 
 InputFormat = Literal["sentences", "paragraphs", "lines", "jsonl", "parquet"]
+_NO_TEXT = "no other column has strings: join the values of each row into one string, and write the file again"
 _Path = str | os.PathLike[str]
 
 
@@ -103,9 +104,10 @@ def _read_parquet(path: _Path, encoding: str, field: str) -> Iterator[list[str]]
             if schema.names.count(field) != 1:
                 raise UserError(f"{path}: no column {field!r} but {_listed(schema.names)}; name the text's with --text_field")
             kind = schema.field(field).type
-            value_kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
-            if not (pyarrow.types.is_string(value_kind) or pyarrow.types.is_large_string(value_kind)):
-                raise UserError(f"{path}: column {field!r} has type {kind}, not string; name the text's with --text_field")
+            if not _is_text(kind):
+                texts = [name for name in schema.names if name != field and _is_text(schema.field(name).type)]
+                fix = f"name the text's with --text_field, such as {_listed(texts)}" if texts else _NO_TEXT
+                raise UserError(f"{path}: column {field!r} has type {kind}, not string; {fix}")
             for batch in table.iter_batches(batch_size=256, columns=[field], use_threads=False):
                 for text in batch.column(0).to_pylist():
                     row += 1
@@ -124,6 +126,14 @@ def _read_parquet(path: _Path, encoding: str, field: str) -> Iterator[list[str]]
         if error.errno is None:  # pyarrow's own, about the contents of the file
             raise UserError(f"{path}: not a Parquet file, or damaged after row {row}; download it again") from error
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _is_text(kind: Any) -> bool:
+    """Return True for a type of Arrow whose values are strings."""
+    from pyarrow import types
+
+    value_kind = kind.value_type if types.is_dictionary(kind) else kind
+    return bool(types.is_string(value_kind) or types.is_large_string(value_kind))
 
 
 def _lines_of(text: str) -> list[str]:

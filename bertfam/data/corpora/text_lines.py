@@ -7,6 +7,7 @@ import codecs
 import gzip
 import io
 import os
+import shlex
 import zlib
 from collections.abc import Iterator
 from typing import BinaryIO
@@ -16,6 +17,9 @@ from bertfam.storage.streams import open_binary
 
 LONGEST_LINE = 32 << 20  # characters
 _BLOCK = 1 << 20  # bytes
+# Every 4 bytes of zstd may stand for a block of 128 KiB, so that one piece becomes at most 16 MiB.
+_ZSTD_PIECE = 512
+_ZSTD_WINDOW = 128 << 20  # bytes; the window of `zstd --ultra -22`, and the most that `zstd -d` takes by itself
 # First bytes of files that are often taken for text -> what to do about them.
 _OTHER_FILES = {
     b"PK\x03\x04": "a zip archive; unpack it first",
@@ -64,9 +68,9 @@ def read_lines(path: str | os.PathLike[str], encoding: str = "utf-8", *, strip: 
     number = offset = 0  # lines and bytes read so far
     pending = ""  # the incomplete last line of the previous block
     other = ""
-    for block in _blocks(path):
+    for block in read_blocks(path):
         if not offset:
-            other = _other_file(block)
+            other = other_file(block)
         state = decoder.getstate()
         try:
             text = decoder.decode(block, final=not block)
@@ -96,15 +100,19 @@ def read_lines(path: str | os.PathLike[str], encoding: str = "utf-8", *, strip: 
         yield pending.strip() if strip else pending
 
 
-def _other_file(block: bytes) -> str:
+def other_file(block: bytes) -> str:
     """Return what a file that begins with these bytes is, and what to do about it; "" if that is unknown."""
     if block[257:262] == b"ustar":
         return "a tar archive; unpack it first"
     return next((fix for start, fix in _OTHER_FILES.items() if block.startswith(start)), "")
 
 
-def _blocks(path: str | os.PathLike[str]) -> Iterator[bytes]:
-    """Yield the decompressed bytes, at most `_BLOCK` at a time, and b"" at the end."""
+def read_blocks(path: str | os.PathLike[str]) -> Iterator[bytes]:
+    """Yield the bytes of a file, decompressed, at most `_BLOCK` at a time, and b"" at the end.
+
+    Raises:
+      UserError: If the file cannot be read, or is damaged.
+    """
     magic = b""
     try:
         with open_binary(path) as file:
@@ -115,12 +123,21 @@ def _blocks(path: str | os.PathLike[str]) -> Iterator[bytes]:
     except (EOFError, zlib.error, gzip.BadGzipFile, _Damaged) as error:
         name = next(name for start, (name, _) in _COMPRESSIONS.items() if magic.startswith(start))
         raise UserError(f"{path}: the {name} file is truncated or damaged; download it again") from error
+    except _WideWindow as error:
+        raise UserError(
+            f"{path}: the zstd file was compressed with a window of more than {_ZSTD_WINDOW >> 20} MiB, and of more than its own "
+            f"size; compress it again without --long, for example by zstd -dc --long=31 {shlex.quote(str(path))} | zstd -o NEW.zst"
+        ) from error
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 class _Damaged(Exception):
     """A truncated or damaged zstd file."""
+
+
+class _WideWindow(Exception):
+    """A zstd file with a window that needs more memory than its size allows."""
 
 
 def _plain(file: BinaryIO) -> Iterator[bytes]:
@@ -133,24 +150,44 @@ def _gzip(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _zstd(file: BinaryIO) -> Iterator[bytes]:
+    return _in_blocks(_zstd_pieces(file))
+
+
+def _zstd_pieces(file: BinaryIO) -> Iterator[bytes]:
     import zstandard
 
-    # zstandard's `stream_reader` accepts a truncated file as complete.
-    decompressor = zstandard.ZstdDecompressor(max_window_size=2**31)
+    # The decompressor keeps the last `window` bytes of its output. Published dumps of many gigabytes have windows of 2 GiB.
+    size = file.seek(0, io.SEEK_END) if file.seekable() else 0
+    if size:
+        file.seek(0)
+    decompressor = zstandard.ZstdDecompressor(max_window_size=min(max(_ZSTD_WINDOW, size), 2**31))
+    # zstandard's `stream_reader`, whose output has a bound, accepts a truncated file as complete.
     frame = decompressor.decompressobj()
     whole = True
     try:
-        while data := file.read(_BLOCK // 16):
+        while data := file.read(_ZSTD_PIECE):
             while data:
-                text = frame.decompress(data)
-                yield from (text[start : start + _BLOCK] for start in range(0, len(text), _BLOCK))
+                yield frame.decompress(data)
                 whole, data = frame.eof, frame.unused_data
                 if whole:
                     frame = decompressor.decompressobj()
     except zstandard.ZstdError as error:
-        raise _Damaged from error
+        raise (_WideWindow if "too much memory" in str(error) else _Damaged) from error
     if not whole:
         raise _Damaged
+
+
+def _in_blocks(texts: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the same bytes in blocks of `_BLOCK`, the last one excepted."""
+    rest = bytearray()
+    for text in texts:
+        rest += text
+        if len(rest) >= _BLOCK:
+            whole = len(rest) // _BLOCK * _BLOCK
+            yield from (bytes(rest[start : start + _BLOCK]) for start in range(0, whole, _BLOCK))
+            del rest[:whole]
+    if rest:
+        yield bytes(rest)
 
 
 # Magic number of a compressed file -> name of the format, decompressor.

@@ -90,6 +90,11 @@ def fault(folder: Path, *, contents: bool = False, items: Collection[str] = (), 
     return None
 
 
+def names(folder: Path, items: Collection[str]) -> list[str]:
+    """Return the files of some items of a checkpoint, by their names within its folder; raise UserError if that is damaged."""
+    return [name for name in _read(folder / NAME) if name.partition("/")[0] in items]
+
+
 def written(folder: Path) -> str | None:
     """Return the time at which a checkpoint was completed, in ISO 8601; None if it has no readable manifest."""
     try:

@@ -3,9 +3,11 @@
 from pathlib import Path
 
 from bertfam.data import vocabularies
+from bertfam.data.vocabularies.huggingface_files import read_config
 from bertfam.interop.folders import check_is_run
 from bertfam.storage.files import new_folder
-from bertfam.storage.paths import copy_folder, to_path
+from bertfam.storage.paths import copy_files, to_path
+from bertfam.storage.untrusted import read_bytes
 from bertfam.training.checkpoints import manifest, selection
 from bertfam.training.integrity import model_dir_files
 
@@ -14,7 +16,7 @@ def copy_weights(model_dir: str | Path, target: str | Path, step: int | None = N
     """Make a MODEL_DIR from the parameters of one step, with the configuration and the vocabulary, like `bertfam import`.
 
     The moving average is copied too, if there is one. The new folder has step 0; evaluate, fill and export read it, and a run may
-    start from it.
+    start from it. Files of the folder that no run writes, such as links to files outside it, are left behind.
 
     Args:
       model_dir: folder of the run.
@@ -29,16 +31,16 @@ def copy_weights(model_dir: str | Path, target: str | Path, step: int | None = N
     """
     model_dir_files.check(to_path(model_dir))
     check_is_run(model_dir)
+    config = read_bytes(to_path(model_dir) / "config.gin")
     vocabulary = vocabularies.load(to_path(model_dir) / "vocab")
+    longest = read_config(to_path(model_dir) / "vocab").get("model_max_length")
     items = ("params", "average")
     step = selection.find(model_dir, step, items)
     with new_folder(target) as folder:
-        (folder / "config.gin").write_bytes((to_path(model_dir) / "config.gin").read_bytes())
-        copy_folder(to_path(model_dir) / "vocab", folder / "vocab")
+        (folder / "config.gin").write_bytes(config)
+        vocabulary.save(folder / "vocab", model_max_length=longest if isinstance(longest, int) else None)
         model_dir_files.write(folder, vocabulary.fingerprint)
-        copy = folder / "checkpoints" / "0"
-        for item in items:
-            if (saved := selection.folder(model_dir) / str(step) / item).is_dir():
-                copy_folder(saved, copy / item)
+        saved, copy = selection.folder(model_dir) / str(step), folder / "checkpoints" / "0"
+        copy_files(saved, manifest.names(saved, items), copy)
         manifest.write(copy)
     return step

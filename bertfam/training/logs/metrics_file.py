@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertfam.errors import UserError
+from bertfam.storage.buckets import is_remote
 from bertfam.storage.faults import reason
 
 NAME = "metrics.jsonl"
@@ -50,6 +51,7 @@ def read(path: Path) -> MetricsFile:
       UserError: if it cannot be read.
     """
     result = MetricsFile([], {})
+    check_no_link(path)
     if not path.exists():
         return result
     if not (path.is_file() or path.is_dir()):  # reading a pipe waits for ever
@@ -69,6 +71,12 @@ def read(path: Path) -> MetricsFile:
     if line := _parse(last):
         result.lines.append(line)
     return result
+
+
+def check_no_link(path: Path) -> None:
+    """Raise UserError if a file of a MODEL_DIR that a run extends is a link, so that another file would be extended."""
+    if not is_remote(path) and path.is_symlink():
+        raise UserError(f"{path} is a link; move it away to continue without it, or put the file itself there")
 
 
 def _parse(raw: bytes) -> Line | None:

@@ -92,6 +92,10 @@ def test_bad_parquet_is_reported(tmp_path, monkeypatch):
     write_table(path, {"id": [1], "body": ["x"]})
     assert error_message(path, **options) == ": no column 'text' but id, body; name the text's with --text_field"
     assert error_message(path, text_field="id", **options).startswith(": column 'id' has type int64, not string; ")
+    assert error_message(path, text_field="id", **options).endswith("--text_field, such as body")
+    write_table(path, {"text": [["a", "b"], ["c"]], "id": [1, 2]})
+    assert error_message(path, **options).startswith(": column 'text' has type list<")
+    assert "no other column has strings: join" in error_message(path, **options)
     write_table(path, {"text": ["x", None]})
     assert error_message(path, **options) == ": row 2: column 'text' is null, not a string"
     damaged = "not a Parquet file, or damaged after row 0; download it again"

@@ -5,7 +5,9 @@ import encodings
 import gzip
 import pkgutil
 import random
+import struct
 import tarfile
+import tracemalloc
 
 import pytest
 import zstandard
@@ -96,6 +98,40 @@ def test_lines_above_the_limit_are_refused(tmp_path, block, monkeypatch):
             (tmp_path / "a").write_bytes(data)
             with pytest.raises(UserError, match=":2: a line longer than 3,000 characters"):
                 list(read_lines(tmp_path / "a"))
+
+
+def zstd_of_one_byte(count, window_log):
+    """Return a frame of `count` blocks that repeat a byte 131,071 times, and a line end."""
+    block = lambda last, kind, size: struct.pack("<I", last | kind << 1 | size << 3)[:3]  # noqa: E731
+    header = b"\x28\xb5\x2f\xfd\x00" + bytes([window_log - 10 << 3])
+    return header + (block(0, 1, 131_071) + b"a") * count + block(1, 0, 1) + b"\n"
+
+
+def test_a_small_compressed_file_of_a_long_line_needs_little_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_lines, "LONGEST_LINE", 4 << 20)
+    (tmp_path / "zstd").write_bytes(zstd_of_one_byte(2_000, 20))  # 8 kB of 250 MiB
+    (tmp_path / "gzip").write_bytes(gzip.compress(bytes(64 << 20).replace(b"\0", b"a"), 1))
+    for name in ("zstd", "gzip"):
+        tracemalloc.start()
+        try:
+            with pytest.raises(UserError, match=f"{name}:1: a line longer than 4,194,304"):
+                list(read_lines(tmp_path / name))
+            assert tracemalloc.get_traced_memory()[1] < 64 << 20
+        finally:
+            tracemalloc.stop()
+
+
+def test_a_zstd_window_is_as_large_as_its_file_allows(tmp_path, monkeypatch):
+    (tmp_path / "a").write_bytes(zstd_of_one_byte(2, 31))
+    with pytest.raises(UserError, match="a: the zstd file was compressed with a window of more than 128 MiB.* --long"):
+        list(read_lines(tmp_path / "a"))
+    (tmp_path / "a").write_bytes(zstd_of_one_byte(2, 27))
+    assert list(read_lines(tmp_path / "a")) == ["a" * 262_142]
+    monkeypatch.setattr(text_lines, "_ZSTD_WINDOW", 1 << 10)
+    text = random.Random(0).randbytes(1 << 17).hex()
+    settings = zstandard.ZstdCompressionParameters(window_log=17, write_content_size=False)
+    (tmp_path / "a").write_bytes(zstandard.ZstdCompressor(compression_params=settings).compress(text.encode()))
+    assert (tmp_path / "a").stat().st_size > 1 << 17 and list(read_lines(tmp_path / "a")) == [text]
 
 
 def test_utf_16_requires_a_byte_order_mark(tmp_path):
