@@ -27,7 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
     parser.add_argument("texts", type=flags.text, nargs="*", metavar="TEXT", help="texts to encode (default: the lines of stdin)")
     parser.add_argument("--vocab", type=flags.folder, required=True, metavar="DIR", help="vocabulary folder, of any kind")
-    parser.add_argument("--input", type=flags.path, metavar="FILE", help="file with one text per line, plain or compressed by gzip or zstd, instead of TEXT")
+    parser.add_argument(
+        "--input",
+        type=flags.path,
+        metavar="FILE",
+        help="file with one text per line, plain or compressed by gzip or zstd, instead of TEXT",
+    )
     parser.add_argument(
         "--prompt",
         action="store_true",

@@ -165,8 +165,8 @@ def test_a_temporary_cache_leaves_nothing_behind(trained, caches_in_process, tmp
         (["--length=4"], "length 4 is too short for a sentence pair; use at least 5"),
         (
             ["--length=1024"],
-            "--length=1024: Stage.length 1024 is more than BertConfig.max_length 24; shorten the rows, or enlarge the model's table "
-            "of positions",
+            "--length=1024: Stage.length 1024 is more than BertConfig.max_length 24; shorten the rows, or enlarge the model's "
+            "table of positions",
         ),
         (["--step=-1"], "--step=-1 is negative"),
         (["--step=24"], "--step=24 is beyond the run's 24 steps"),

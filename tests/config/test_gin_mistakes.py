@@ -145,8 +145,8 @@ def test_flag_for_an_unused_configurable_is_refused(write):
     with pytest.raises(UserError) as caught:
         config.load(run, ["Packed.max_examples = 3"]).build("Run")
     assert str(caught.value) == (
-        "--gin.Packed.max_examples=3: nothing refers to Packed, so this has no effect; bind @Packed() in place of @SentencePairs() "
-        "as TextData.rows, or set the parameter of SentencePairs"
+        "--gin.Packed.max_examples=3: nothing refers to Packed, so this has no effect; bind @Packed() in place of "
+        "@SentencePairs() as TextData.rows, or set the parameter of SentencePairs"
     )
     with pytest.raises(UserError, match="nothing refers to Ramp, so this has no effect; bind @Ramp"):
         config.load(run, ["Ramp.length = 8"]).build("Run")
