@@ -125,8 +125,8 @@ def read_blocks(path: str | os.PathLike[str]) -> Iterator[bytes]:
         raise UserError(f"{path}: the {name} file is truncated or damaged; download it again") from error
     except _WideWindow as error:
         raise UserError(
-            f"{path}: the zstd file was compressed with a window of more than {_ZSTD_WINDOW >> 20} MiB, and of more than its "
-            f"own size; compress it again without --long, for example by zstd -dc --long=31 {shlex.quote(str(path))} | zstd -o NEW.zst"
+            f"{path}: the zstd file was compressed with a window of more than {_ZSTD_WINDOW >> 20} MiB, and of more "
+            f"than its own size; compress it again without --long, for example by zstd -dc --long=31 {shlex.quote(str(path))} | zstd -o NEW.zst"
         ) from error
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
