@@ -229,6 +229,8 @@ def check_checkpoint(configuration: Configuration, vocabulary: OpenVocabulary, c
         return
     given = (configuration.named.vocabulary or vocabulary.folder, vocabulary.folder)
     check_resumes(configuration.model_dir, vocabulary.run, given, checkpoint.step)
+    folder = selection.folder(configuration.model_dir) / str(checkpoint.step)
+    check_shapes(configuration.model_dir, folder, "params", vocabulary.run.boxed_params)
 
 
 # -- How it is computed

@@ -1,5 +1,6 @@
 """Model folders that miss a part or have a damaged one, and names of the hub: one line names what is missing, and the fix."""
 
+import re
 import shutil
 
 import pytest
@@ -64,6 +65,17 @@ def test_a_configuration_that_is_gone_is_named_with_the_copy_of_its_text(trained
     (damaged / "config.gin").unlink()
     line = refused(trained, tmp_path, CONFIG_READERS[command])
     assert "model/config.gin, which this run has written, is missing" in line and "model/files.json" in line
+
+
+@pytest.mark.parametrize("command", ["pretrain", "check", "fill", "export", "init_from"])
+def test_a_configuration_of_another_model_is_named_with_the_array_that_differs(trained, damaged, tmp_path, command):
+    """A kept record of the files would say so too, but a stranger's folder may have none."""
+    shutil.copytree(trained.model_dir / "cache", damaged / "cache")
+    (damaged / "files.json").unlink()
+    text = (damaged / "config.gin").read_text()
+    (damaged / "config.gin").write_text(re.sub(r"(?m)^(BertConfig.feed_forward_size = )\d+", r"\g<1>1000", text))
+    line = refused(trained, tmp_path, READERS[command])
+    assert "model/config.gin is not that of" in line and "params/encoder/" in line and "1000) by the configuration" in line
 
 
 @pytest.mark.parametrize("command", sorted(CONFIG_READERS.keys() - {"pretrain", "check"}))

@@ -124,9 +124,10 @@ def read_blocks(path: str | os.PathLike[str]) -> Iterator[bytes]:
         name = next(name for start, (name, _) in _COMPRESSIONS.items() if magic.startswith(start))
         raise UserError(f"{path}: the {name} file is truncated or damaged; download it again") from error
     except _WideWindow as error:
+        command = f"zstd -dc --long=31 {shlex.quote(str(path))} | zstd -o NEW.zst"
         raise UserError(
-            f"{path}: the zstd file was compressed with a window of more than {_ZSTD_WINDOW >> 20} MiB, and of more "
-            f"than its own size; compress it again without --long, for example by zstd -dc --long=31 {shlex.quote(str(path))} | zstd -o NEW.zst"
+            f"{path}: the zstd file was compressed with a window of more than {_ZSTD_WINDOW >> 20} MiB, and of more than its own "
+            f"size; compress it again without --long, for example by {command}"
         ) from error
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from error

@@ -35,6 +35,7 @@ from bertfam.training.checkpoints import broadcast, manifest, selection
 from bertfam.training.checkpoints.cleanup import clear_unfinished, delete_unkept
 from bertfam.training.checkpoints.group_writes import FailedElsewhere, finish_on_all, run_within
 from bertfam.training.checkpoints.retention import Keep
+from bertfam.training.checkpoints.shapes import check_shapes
 from bertfam.training.state import TrainState
 
 _SAVE_SECONDS = 1800.0
@@ -256,6 +257,8 @@ class Checkpoints:
         return self._restore(step, {item: like})[item]
 
     def _restore(self, step: int, like: dict[str, Any]) -> Any:
+        for name in like.keys() & {"params", "average"}:
+            check_shapes(to_path(self._model_dir), to_path(self._folder(step)), name, like[name])
         if broadcast.is_worthwhile(like.values(), self._processes.hosts):
             return {name: broadcast.restore(self._folder(step) / name, tree) for name, tree in like.items()}
         args = _Items(**{name: ocp.args.StandardRestore(tree) for name, tree in like.items()})
