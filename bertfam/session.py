@@ -20,6 +20,7 @@ from bertfam.data.checks.vocabulary_check import check_padding_id, check_vocabul
 from bertfam.data.rows.batches import Batches
 from bertfam.data.text_data import HeldOut, TextData
 from bertfam.data.token_cache.build_process import check_buildable
+from bertfam.data.token_cache.builder import fingerprint
 from bertfam.data.token_cache.cache import TokenCache
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
@@ -28,12 +29,14 @@ from bertfam.planning.choices import EXECUTION, REFERENCES, Choice, choose, valu
 from bertfam.sharding.chips import memory_bytes
 from bertfam.storage.files import is_used
 from bertfam.storage.paths import to_path
-from bertfam.training.checkpoints import has_training_state
+from bertfam.training.checkpoints import has_training_state, selection
+from bertfam.training.checkpoints.shapes import check_shapes
 from bertfam.training.integrity import model_dir_files
 from bertfam.training.jax_setup import check_jaxlib
 from bertfam.training.logs.phase_timer import PhaseTimer
 from bertfam.training.model_dir import check_folder, check_resumes, read_run
 from bertfam.training.run import Run
+from bertfam.training.run_checks import check_text
 from bertfam.training.stages import stage_batches
 from bertfam.training.teachers import LoadedTeacher, read_teachers
 from bertfam.training.trainer import Trainer
@@ -233,6 +236,20 @@ def check_checkpoint(configuration: Configuration, vocabulary: OpenVocabulary, c
     check_shapes(configuration.model_dir, folder, "params", vocabulary.run.boxed_params)
 
 
+def check_given_text(configuration: Configuration, vocabulary: OpenVocabulary) -> None:
+    """Raise UserError if text without a token cache, which is still to be tokenised, is not that of the run in MODEL_DIR."""
+    if configuration.model_dir is None:
+        return
+    data, own = vocabulary.run.data, configuration.cache_directory
+    try:
+        check_text(fingerprint(data.corpora, vocabulary.vocabulary), "what is given", configuration.model_dir)
+    except UserError as error:
+        # A run that was started from a cache keeps the text of its gin files, which may be another.
+        if configuration.named.corpus is not None or not data.cache_dir:
+            raise
+        raise _missing_cache(own, configuration.model_dir, ", or name its copy by --cache_dir") from error
+
+
 # -- How it is computed
 
 _Configuration = TypeVar("_Configuration", bound=Configuration)
@@ -412,5 +429,9 @@ def open_saved_cache(run: Run, model_dir: Path, directory: str | None = None, *,
       UserError: there is no such cache.
     """
     if directory is None and not is_used(own := run.data.cache_directory(model_dir)):
-        raise UserError(f"{own}, the token cache of {model_dir}, does not exist on this machine: copy it there{otherwise}")
+        raise _missing_cache(own, model_dir, otherwise)
     return TokenCache(directory or run.data.cache_directory(model_dir))
+
+
+def _missing_cache(own: Path | None, model_dir: Path, otherwise: str) -> UserError:
+    return UserError(f"{own}, the token cache of {model_dir}, does not exist on this machine: copy it there{otherwise}")

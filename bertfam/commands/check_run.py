@@ -16,7 +16,7 @@ from bertfam.data.checks.sampling import can_be_sampled, held_out_documents, sam
 from bertfam.data.preview.visible import visible
 from bertfam.data.rows.blocks import sampled
 from bertfam.data.token_cache.build_process import check_named
-from bertfam.data.token_cache.builder import check_not_empty, check_size, fingerprint
+from bertfam.data.token_cache.builder import check_not_empty, check_size
 from bertfam.data.token_cache.cache import TokenCache
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import warn
@@ -86,9 +86,11 @@ def _check_model_dir(configuration: session.Configuration, vocabulary: session.O
     model_dir, data, cache = configuration.model_dir, vocabulary.run.data, vocabulary.cache
     checkpoint = session.describe_checkpoint(model_dir, selection.choose(model_dir) if model_dir else None)
     session.check_checkpoint(configuration, vocabulary, checkpoint)
-    if model_dir and checkpoint.resumes and (cache or not data.reads_seqio):
-        text = cache.fingerprint if cache else fingerprint(data.corpora, vocabulary.vocabulary)
-        check_text(text, str(cache.directory) if cache else "what is given", model_dir)
+    if model_dir and checkpoint.resumes:
+        if cache:
+            check_text(cache.fingerprint, str(cache.directory), model_dir)
+        elif not data.reads_seqio:
+            session.check_given_text(configuration, vocabulary)
     if cache:
         check_named(cache.directory, configuration.named)
     return checkpoint

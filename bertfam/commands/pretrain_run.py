@@ -16,7 +16,6 @@ from bertfam.config import Defaults
 from bertfam.data.checks.diagnosis import cache_warnings
 from bertfam.data.corpora.corpus import SPLITS
 from bertfam.data.token_cache.build_process import open_token_cache
-from bertfam.data.token_cache.builder import fingerprint
 from bertfam.data.token_cache.cache import TokenCache
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError, warn
@@ -155,7 +154,12 @@ def _open(args: argparse.Namespace, processes: Processes, teacher: session.Teach
     phase_timer = PhaseTimer()
     configuration, teachers, profiled = _open_configuration(args, processes, teacher)
     with processes.on_all("the vocabulary"):
-        vocabulary = session.open_vocabulary(configuration)
+        try:
+            vocabulary = session.open_vocabulary(configuration)
+        except UserError as error:
+            if not (args.init_from and args.vocab):
+                raise
+            raise UserError(f"{error}; or leave --vocab out to use the vocabulary of {args.init_from}") from error
     _lock_folder(processes, configuration.model_dir)
     checkpoint, init = _open_checkpoint(args, processes, configuration, vocabulary)
     resolved = _resolve(processes, configuration, vocabulary, checkpoint)
@@ -282,7 +286,7 @@ def _open_data(
     def make_cache() -> None:
         if checkpoint.resumes and not is_used(directory) and not run.data.reads_seqio:
             # Refuses other text before tokenising it.
-            check_text(fingerprint(run.data.corpora, vocabulary.vocabulary), "what is given", model_dir)
+            session.check_given_text(configuration, vocabulary)
         with phase_timer.during(PREPARING, long=True):
             open_token_cache(configuration.config, run.data, directory, configuration.named)
 

@@ -7,6 +7,9 @@ import pytest
 from command_line import in_process, listing
 from model_folders import copy_run
 
+from bertfam.data.vocabularies.byte_bpe import ByteBpe
+from bertfam.data.vocabularies.layouts import LAYOUTS
+
 READERS = {
     "pretrain": ["pretrain", "--model_dir={}"],
     "check": ["check", "--model_dir={}"],
@@ -78,6 +81,18 @@ def test_a_configuration_of_another_model_is_named_with_the_array_that_differs(t
     assert "model/config.gin is not that of" in line and "params/encoder/" in line and "1000) by the configuration" in line
 
 
+@pytest.mark.parametrize("command", ["pretrain", "check"])
+def test_the_cache_that_a_run_was_started_from_is_named_where_it_is_gone(trained, damaged, tmp_path, command):
+    (damaged / "files.json").unlink()
+    lines = (damaged / "config.gin").read_text().split("\n")
+    kept = [line for line in lines if not line.startswith(("TextData.corpus =", "TextData.cache_dir ="))]
+    (damaged / "config.gin").write_text(
+        "\n".join([*kept, "TextData.corpus = @PythonDocs()", "TextData.cache_dir = '/none/cache'"])
+    )
+    line = refused(trained, tmp_path, READERS[command])
+    assert "/none/cache, the token cache of model, does not exist" in line and "--cache_dir" in line
+
+
 @pytest.mark.parametrize("command", sorted(CONFIG_READERS.keys() - {"pretrain", "check"}))
 def test_nothing_is_downloaded_from_the_hub(trained, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
@@ -114,3 +129,10 @@ def test_the_vocabulary_of_a_model_or_a_token_cache_is_not_replaced(trained, tmp
     words = ["vocab", "--input={text}", "--size=200", "--output={}", "--overwrite"]
     assert "the model in model " in refused(trained, tmp_path, words, "model/vocab")
     assert "the token cache in model/cache " in refused(trained, tmp_path, words, "model/cache/vocab")
+
+
+def test_a_vocabulary_that_does_not_fit_a_warm_start_can_be_left_out(trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ByteBpe.train(["the cat sat on the mat"] * 3, size=269, layout=LAYOUTS["gpt2"]).save("bpe")
+    line = refused(trained, tmp_path, [*READERS["init_from"], "--vocab=bpe"], trained.model_dir)
+    assert "no cls token" in line and f"or leave --vocab out to use the vocabulary of {trained.model_dir}" in line

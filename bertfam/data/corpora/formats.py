@@ -74,6 +74,8 @@ def read_objects(path: _Path, encoding: str, fix: str = "") -> Iterator[tuple[st
         if not line:
             continue
         where = f"{path}:{number}"
+        if line.startswith("["):
+            fix = f", and a list becomes such lines by jq -c '.[]'{fix}"
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:

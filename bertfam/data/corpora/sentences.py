@@ -27,10 +27,15 @@ _CHINESE = re.compile(r"[^。！？!?\n]*(?:[。！？!?\n]+[”’」』》）)
 _QUOTES = {'"': '"', "“": "”", "„": "“”", "«": "»", "「": "」", "『": "』"}
 
 
+# Codes of countries that are often taken for those of their languages.
+_LANGUAGE_OF = {"cn": "zh", "dk": "da", "gr": "el", "jp": "ja", "ua": "uk"}
+
+
 def check_language(language: str) -> None:
     """Raise UserError unless `split_sentences` supports the language."""
     if language not in LANGUAGES and language != UNDETERMINED:
         base = re.split("[-_]", language)[0].lower()  # of a locale such as en_US
+        base = _LANGUAGE_OF.get(base, base)
         nearest = f"did you mean {base}? It is" if base in LANGUAGES else "use"
         raise UserError(
             f"language {language!r} has no sentence rules; {nearest} one of {', '.join(LANGUAGES)}, "

@@ -44,7 +44,7 @@ def select_layers(layers: str | tuple[int, ...], count: int, of: int) -> tuple[i
             some = tuple(layer * of // count for layer in range(count))
             raise UserError(
                 f"the student has {plural(count, 'layer')} and the teacher {of}: name the layers to start from, as {some}, or "
-                '"random" (Distillation.layers, --layers)'
+                f'"random" (Distillation.layers, or --layers={",".join(map(str, some))})'
             )
         return spread(count, of)
     if len(layers) != count:

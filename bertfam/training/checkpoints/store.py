@@ -258,7 +258,7 @@ class Checkpoints:
 
     def _restore(self, step: int, like: dict[str, Any]) -> Any:
         for name in like.keys() & {"params", "average"}:
-            check_shapes(to_path(self._model_dir), to_path(self._folder(step)), name, like[name])
+            check_shapes(self._model_dir, to_path(self._folder(step)), name, like[name])
         if broadcast.is_worthwhile(like.values(), self._processes.hosts):
             return {name: broadcast.restore(self._folder(step) / name, tree) for name, tree in like.items()}
         args = _Items(**{name: ocp.args.StandardRestore(tree) for name, tree in like.items()})

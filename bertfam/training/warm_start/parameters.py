@@ -96,8 +96,8 @@ def read_warm_start(
     if type(model.vocabulary) is not type(vocabulary):
         raise UserError(
             f"the vocabulary of {folder} is a {type(model.vocabulary).__name__} and that of this run a "
-            f"{type(vocabulary).__name__}, whose pieces have other meanings; train with a vocabulary of the same kind, or leave "
-            "--init_from out"
+            f"{type(vocabulary).__name__}, whose pieces have other meanings; leave --vocab out to use that of {folder}, train "
+            "with another of the same kind, or leave --init_from out"
         )
     origins = match(vocabulary, model.vocabulary)
     conversion, boxed = Conversion(model.config, networks[first]), {name: ours[name] for name in names}

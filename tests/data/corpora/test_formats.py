@@ -86,6 +86,12 @@ def test_bad_json_lines_are_reported_with_their_position(tmp_path, line, message
     assert error_message(tmp_path / "a", input_format="jsonl").startswith(f":3: {message}")
 
 
+def test_a_list_of_pages_is_refused_with_the_command_that_splits_it(tmp_path):
+    for text in ('[\n {"text": "a"}\n]\n', '[{"text": "a"}]'):
+        (tmp_path / "a").write_text(text)
+        assert error_message(tmp_path / "a", input_format="jsonl").endswith("jq -c '.[]'")
+
+
 def test_bad_parquet_is_reported(tmp_path, monkeypatch):
     path = tmp_path / "a"
     options = {"input_format": "parquet"}

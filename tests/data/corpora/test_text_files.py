@@ -150,6 +150,7 @@ def test_bad_files_are_reported_with_their_position(tmp_path, data, message):
         ({"train": ("{}/a",), "text_field": "body"}, "text_field 'body' goes with jsonl and parquet: sentences has no fields"),
         ({"train": ("/dev/null",)}, "^/dev/null is a pipe or device"),
         ({"train": ("{}/a",), "language": "en_US"}, "language 'en_US' has no sentence rules; did you mean en?"),
+        ({"train": ("{}/a",), "language": "jp"}, "language 'jp' has no sentence rules; did you mean ja?"),
         ({"train": ("{}/a",), "language": "qqq"}, "language 'qqq' has no sentence rules; use one of am, .*\"und\""),
         ({"train": ("{}/a",), "validation_fraction": 1.0}, "validation_fraction is 1.0"),
     ],
