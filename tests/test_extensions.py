@@ -197,11 +197,12 @@ en/SeqioTask.modules = ("stranger",)
 """
 
 
-def test_folder_imports_no_module_of_a_seqio_task(folder, tmp_path, capsys):
+@pytest.mark.parametrize("command", ["preview", "check"])
+def test_folder_imports_no_module_of_a_seqio_task(command, folder, tmp_path, capsys):
     lines = load(STRANGE_FILES, ["Stage.length = 16"]).complete("Run").text().splitlines()
     text = "\n".join(line for line in lines if not line.startswith(("TextData.corpus", "TextData.vocabulary")))
     (tmp_path / "config.gin").write_text(f"{text}\nTextData.vocabulary = '{folder / 'vocab'}'{STRANGE_TASK}")
-    assert cli.main(["preview", f"--model_dir={tmp_path}"]) == 2
+    assert cli.main([command, f"--model_dir={tmp_path}"]) == 2
     error = capsys.readouterr().err
     line = len((tmp_path / "config.gin").read_text().splitlines())
     assert f"{tmp_path / 'config.gin'}:{line}: " in error and "--module_import=MODULE" in error

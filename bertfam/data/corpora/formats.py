@@ -103,7 +103,11 @@ def _read_parquet(path: _Path, encoding: str, field: str) -> Iterator[list[str]]
     try:
         with open_binary(path) as file, parquet.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20) as table:
             schema = table.schema_arrow
-            if schema.names.count(field) != 1:
+            if schema.names.count(field) > 1:
+                raise UserError(
+                    f"{path}: {schema.names.count(field)} columns are named {field!r}; write the file with one of them"
+                )
+            if field not in schema.names:
                 raise UserError(f"{path}: no column {field!r} but {_listed(schema.names)}; name the text's with --text_field")
             kind = schema.field(field).type
             if not _is_text(kind):

@@ -192,4 +192,9 @@ def _in_blocks(texts: Iterator[bytes]) -> Iterator[bytes]:
 
 
 # Magic number of a compressed file -> name of the format, decompressor.
-_COMPRESSIONS = {b"\x1f\x8b": ("gzip", _gzip), b"\x28\xb5\x2f\xfd": ("zstd", _zstd)}
+_COMPRESSIONS = {
+    b"\x1f\x8b": ("gzip", _gzip),
+    b"\x28\xb5\x2f\xfd": ("zstd", _zstd),
+    # Skippable frames, with which files of pzstd and seekable files begin (RFC 8878, section 3.1.2).
+    **{bytes((number, 0x2A, 0x4D, 0x18)): ("zstd", _zstd) for number in range(0x50, 0x60)},
+}

@@ -78,7 +78,7 @@ def vocabulary_folder(data: TextData, directory: Path) -> Path:
     return to_path(str(data.vocabulary))
 
 
-def _check_modules(config: Config) -> None:
+def check_task_modules(config: Config) -> None:
     """Raise UserError if only a model folder names the modules of a seqio task: reading a folder runs no code."""
     for binding in config.saved_bindings("SeqioTask.modules"):
         if binding.value:
@@ -89,7 +89,7 @@ def _check_modules(config: Config) -> None:
 
 
 def _run_child(config: Config, directory: Path, *flags: str) -> None:
-    _check_modules(config)
+    check_task_modules(config)
     with tempfile.TemporaryDirectory() as scratch:
         gin_file = Path(scratch) / "config.gin"
         # The bindings of the model and the optimizer are left out, as their modules import JAX.

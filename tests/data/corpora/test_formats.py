@@ -97,6 +97,8 @@ def test_bad_parquet_is_reported(tmp_path, monkeypatch):
     options = {"input_format": "parquet"}
     write_table(path, {"id": [1], "body": ["x"]})
     assert error_message(path, **options) == ": no column 'text' but id, body; name the text's with --text_field"
+    parquet.write_table(pyarrow.table([["a"], ["b"]], names=["text", "text"]), path)
+    assert error_message(path, **options).startswith(": 2 columns are named 'text'")
     assert error_message(path, text_field="id", **options).startswith(": column 'id' has type int64, not string; ")
     assert error_message(path, text_field="id", **options).endswith("--text_field, such as body")
     write_table(path, {"text": [["a", "b"], ["c"]], "id": [1, 2]})

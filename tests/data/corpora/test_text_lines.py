@@ -134,6 +134,14 @@ def test_a_zstd_window_is_as_large_as_its_file_allows(tmp_path, monkeypatch):
     assert (tmp_path / "a").stat().st_size > 1 << 17 and list(read_lines(tmp_path / "a")) == [text]
 
 
+def test_zstd_frames_after_frames_that_are_skipped(tmp_path):
+    """Files of pzstd begin with a frame that holds the size of the next one."""
+    frame = zstandard.ZstdCompressor().compress("Zwei Häuser.\n".encode())
+    skipped = [struct.pack("<II", 0x184D2A50, 4) + b"size", struct.pack("<II", 0x184D2A5E, 0)]
+    (tmp_path / "a").write_bytes(skipped[0] + frame + skipped[1] + frame)
+    assert list(read_lines(tmp_path / "a")) == ["Zwei Häuser."] * 2
+
+
 def test_utf_16_requires_a_byte_order_mark(tmp_path):
     (tmp_path / "a").write_bytes("text".encode("utf-16-be"))
     with pytest.raises(UserError, match=r"a: not UTF-16 \(UTF-16 stream does not start with BOM\).* --encoding"):
