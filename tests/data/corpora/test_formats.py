@@ -92,13 +92,16 @@ def test_a_list_of_pages_is_refused_with_the_command_that_splits_it(tmp_path):
         assert error_message(tmp_path / "a", input_format="jsonl").endswith("jq -c '.[]'")
 
 
+def test_parquet_with_two_columns_of_one_name_is_refused(tmp_path):
+    parquet.write_table(pyarrow.table([["a"], ["b"]], names=["text", "text"]), tmp_path / "a")
+    assert error_message(tmp_path / "a", input_format="parquet").startswith(": 2 columns are named 'text'")
+
+
 def test_bad_parquet_is_reported(tmp_path, monkeypatch):
     path = tmp_path / "a"
     options = {"input_format": "parquet"}
     write_table(path, {"id": [1], "body": ["x"]})
     assert error_message(path, **options) == ": no column 'text' but id, body; name the text's with --text_field"
-    parquet.write_table(pyarrow.table([["a"], ["b"]], names=["text", "text"]), path)
-    assert error_message(path, **options).startswith(": 2 columns are named 'text'")
     assert error_message(path, text_field="id", **options).startswith(": column 'id' has type int64, not string; ")
     assert error_message(path, text_field="id", **options).endswith("--text_field, such as body")
     write_table(path, {"text": [["a", "b"], ["c"]], "id": [1, 2]})
