@@ -123,6 +123,18 @@ def test_damaged_checkpoint_is_set_aside_until_the_run_has_passed_it(folder):
     assert sorted(path.name for path in directory.iterdir()) == ["1", "2", "4"]
 
 
+def test_folders_behind_a_link_that_are_no_checkpoints_stay(folder, tmp_path):
+    """A stranger's folder may have a link to mine; a link to another disk with checkpoints is usual."""
+    (folder / "checkpoints").rename(tmp_path / "photos")
+    (folder / "checkpoints").symlink_to(tmp_path / "photos")
+    cleanup.clear(folder, 2)
+    assert sorted(path.name for path in (tmp_path / "photos").iterdir()) == ["1", "2", "3.damaged"]
+    (tmp_path / "photos" / "2017").mkdir()
+    with pytest.raises(UserError, match="photos, where 2017 is no checkpoint.* move that folder away"):
+        cleanup.clear(folder, 2)
+    assert (tmp_path / "photos" / "2017").is_dir()
+
+
 def test_file_in_place_of_a_folder(folder, tmp_path):
     (folder / "checkpoints" / "5").write_text("")
     assert newest(folder) == 3 and selection.choose(folder) == 3

@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+from bertfam.errors import UserError
 from bertfam.storage import buckets
 from bertfam.storage.buckets import is_remote
 from bertfam.training.checkpoints import manifest
@@ -10,19 +11,37 @@ from bertfam.training.checkpoints.retention import Keep, held_out
 from bertfam.training.checkpoints.selection import DELETED, complete, folder, is_unfinished, steps
 
 SET_ASIDE = ".damaged"
+_ORBAX_METADATA = "_CHECKPOINT_METADATA"  # file of every checkpoint that Orbax has begun
 
 
 def clear(model_dir: str | Path, step: int | None) -> None:
-    """Rename checkpoints newer than `step`, which are damaged, to STEP.damaged before a run resumes there."""
+    """Rename checkpoints newer than `step`, which are damaged, to STEP.damaged before a run resumes there.
+
+    Raises:
+      UserError: if the folder of checkpoints is a link to one that has other folders.
+    """
     directory = folder(model_dir)
     if not directory.is_dir():
         return
+    _check_link(directory)
     clear_unfinished(directory)
     for newer in steps(directory):
         if step is None or newer > step:
             aside = directory / f"{newer}{SET_ASIDE}"
             _remove(aside)
             _rename(directory / str(newer), aside)
+
+
+def _check_link(directory: Path) -> None:
+    """Raise UserError if a link leads to a folder with numbers for names that are no checkpoints: a run would delete them."""
+    if is_remote(directory) or not directory.is_symlink():
+        return
+    for step in steps(directory):
+        if not any((directory / str(step) / name).exists() for name in (manifest.NAME, _ORBAX_METADATA)):
+            raise UserError(
+                f"{directory} is a link to {directory.resolve()}, where {step} is no checkpoint, and a run deletes old "
+                "checkpoints; move that folder away, or use another --model_dir"
+            )
 
 
 def clear_unfinished(directory: Path) -> None:
