@@ -140,13 +140,9 @@ def _loaded(array: Any, own: Any, column: Any, bias: Any, gated: bool) -> list[j
     return found
 
 
-def _span(index: Any, size: int) -> Any:
-    return pl.ds(index * size, size)
-
-
 def _forward_kernel(*refs: Any, settings: Settings, sizes: tuple[int, int], biased: bool) -> None:
     products, *others, outputs = refs
-    own, column = (_span(pl.program_id(axis), sizes[axis]) for axis in range(2))
+    own, column = (rows.span(pl.program_id(axis), sizes[axis]) for axis in range(2))
     gate, *linear = _loaded(products, own, column, others[0] if biased else None, settings.gated)
     hidden = settings.activation(gate)
     for factor in linear:
@@ -158,10 +154,10 @@ def _backward_kernel(*refs: Any, settings: Settings, sizes: tuple[int, int], gro
     products, *others = refs
     bias = others.pop(0) if biased else None
     gradient, outputs, *sums = others
-    program, column = pl.program_id(0), _span(pl.program_id(1), sizes[1])
+    program, column = pl.program_id(0), rows.span(pl.program_id(1), sizes[1])
 
     def add_group(index: Any, totals: list[jax.Array]) -> list[jax.Array]:
-        own = _span(program * groups + index, sizes[0])
+        own = rows.span(program * groups + index, sizes[0])
         gate, *linear = _loaded(products, own, column, bias, settings.gated)
         given = gradient[own, column].astype(jnp.float32)
         value, slope = jax.jvp(settings.activation, (gate,), (jnp.ones_like(gate),))

@@ -123,7 +123,7 @@ def _call_backward(total: Any, gradient: Any, branch: Any, scale: Any, settings:
 
 def _columns(size: int) -> list[Any]:
     chunk = rows.chunk(size, _MOST_CHUNK)
-    return [pl.ds(start, chunk) for start in range(0, size, chunk)]
+    return [rows.span(number, chunk) for number in range(size // chunk)]
 
 
 def _mean(chunks: list[jax.Array], size: int) -> jax.Array:
@@ -147,7 +147,7 @@ def _forward_kernel(*refs: Any, settings: Settings, adding: bool, biased: bool) 
     bias = others.pop(0) if biased else None
     outputs, *sums = others
     size = inputs.shape[1]
-    own = pl.ds(pl.program_id(0) * _ROWS, _ROWS)
+    own = rows.span(pl.program_id(0), _ROWS)
     columns = _columns(size)
     chunks = []
     for column in columns:
@@ -172,7 +172,7 @@ def _backward_kernel(*refs: Any, settings: Settings, groups: int, branching: boo
     scales = [scale[column][None] for column in columns]
 
     def add_group(index: Any, carry: Any) -> Any:
-        own = pl.ds((program * groups + index) * _ROWS, _ROWS)
+        own = rows.span(program * groups + index, _ROWS)
         chunks = [total[own, column].astype(jnp.float32) for column in columns]
         given = [gradient[own, column].astype(jnp.float32) for column in columns]
         normed, factor = _divided(chunks, size, settings)

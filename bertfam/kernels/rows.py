@@ -81,6 +81,11 @@ def chunk(size: int, most: int) -> int:
     return min(size & -size, most)
 
 
+def span(number: Any, size: int) -> Any:
+    """Return the slice of the part with this number, from 0, of an axis in parts of `size`."""
+    return pl.ds(number * size, size)
+
+
 def programs(groups: int, columns: int = 1) -> int:
     """Return the number of programs, a divisor of `groups` groups of rows, that sum over rows in each of `columns` columns."""
     most = min(groups, max(_MOST_PROGRAMS // columns, 1))

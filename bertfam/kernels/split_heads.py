@@ -143,10 +143,6 @@ def _grid(count: int, heads: int, half: int) -> tuple[int, int]:
     return count // own_rows, heads // own_heads
 
 
-def _span(index: Any, size: int) -> Any:
-    return pl.ds(index * size, size)
-
-
 def _turn(halves: list[jax.Array], cos: jax.Array, sin: jax.Array) -> list[jax.Array]:
     first, second = halves
     return [first * cos - second * sin, second * cos + first * sin]
@@ -156,7 +152,7 @@ def _forward_kernel(*refs: Any, sizes: tuple[int, int], biased: bool, turned: in
     joint, *others = refs
     bias = others.pop(0) if biased else None
     turns = [others.pop(0), others.pop(0)] if turned else []
-    own, heads = (_span(pl.program_id(axis), sizes[axis]) for axis in range(2))
+    own, heads = (rows.span(pl.program_id(axis), sizes[axis]) for axis in range(2))
     angles = [turn[own][:, None] for turn in turns]
     for index, outputs in enumerate(others):
         halves = []
@@ -175,10 +171,10 @@ def _backward_kernel(*refs: Any, sizes: tuple[int, int], groups: int, count: int
     gradients, others = refs[:count], [*refs[count:]]
     turns = [others.pop(0), others.pop(0)] if turned else []
     joint, *sums = others
-    program, heads = pl.program_id(0), _span(pl.program_id(1), sizes[1])
+    program, heads = pl.program_id(0), rows.span(pl.program_id(1), sizes[1])
 
     def add_group(number: Any, totals: list[jax.Array]) -> list[jax.Array]:
-        own = _span(program * groups + number, sizes[0])
+        own = rows.span(program * groups + number, sizes[0])
         angles = [turn[own][:, None] for turn in turns]
         found = []
         for index, gradient in enumerate(gradients):
