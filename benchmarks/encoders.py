@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measurement import table
-from benchmarks.training_runs import metrics, read_scores, run_all, seconds, tokens_per_second, write_scores
-from bertfam.arguments import ScriptParser, output_folder
+from benchmarks.training_runs import command_parsers, metrics, read_scores, run_all, seconds, tokens_per_second, write_scores
 
 _LENGTH, _ROWS = 128, 256
 _RUN = """\
@@ -201,12 +200,8 @@ def show(args: argparse.Namespace) -> None:
 
 def main() -> int:
     """Run one of the three commands; return the exit status."""
-    parser = ScriptParser(description=__doc__)
-    commands = parser.add_subparsers(required=True, metavar="{train,score,table}")
-    for command, what in (("train", train), ("score", score), ("table", show)):
-        sub = commands.add_parser(command, help=(what.__doc__ or "").splitlines()[0])
-        sub.set_defaults(command=what)
-        sub.add_argument("--output", type=output_folder, required=True, metavar="DIR", help="folder with one subfolder per run")
+    parser, commands = command_parsers(__doc__, {"train": train, "score": score, "table": show})
+    for command, sub in commands.items():
         sub.add_argument("--encoders", type=lambda names: names.split(","), default=list(ENCODERS), metavar="NAME,NAME")
         if command != "table":
             sub.add_argument("--cache", type=Path, required=True, metavar="DIR", help="token cache of marked text")

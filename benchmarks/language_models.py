@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measurement import table
-from benchmarks.training_runs import metrics, read_scores, run_all, seconds, tokens_per_second, write_scores
-from bertfam.arguments import ScriptParser, output_folder
+from benchmarks.training_runs import command_parsers, metrics, read_scores, run_all, seconds, tokens_per_second, write_scores
 
 PROMPTS = ("It was a dark night, and", "The king said to his daughter")
 _RUN = """\
@@ -220,12 +219,8 @@ def _names(text: str) -> list[str]:
 
 def main() -> int:
     """Run one of the three commands; return the exit status."""
-    parser = ScriptParser(description=__doc__)
-    commands = parser.add_subparsers(required=True, metavar="{train,score,table}")
-    for command, what in (("train", train), ("score", score), ("table", show)):
-        sub = commands.add_parser(command, help=(what.__doc__ or "").splitlines()[0])
-        sub.set_defaults(command=what)
-        sub.add_argument("--output", type=output_folder, required=True, metavar="DIR", help="folder with one subfolder per run")
+    parser, commands = command_parsers(__doc__, {"train": train, "score": score, "table": show})
+    for command, sub in commands.items():
         sub.add_argument(
             "--runs", type=_names, default=list(COMPARISONS), metavar="NAME,...", help="names of runs or groups (default: all)"
         )

@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measurement import table
-from benchmarks.training_runs import read_scores, run_all, seconds, tokens_per_second, write_scores
-from bertfam.arguments import ScriptParser, output_folder
+from benchmarks.training_runs import command_parsers, read_scores, run_all, seconds, tokens_per_second, write_scores
 
 _LONG = 4096
 _TOKENS = 131_072  # of an update
@@ -176,12 +175,8 @@ def show(args: argparse.Namespace) -> None:
 
 def main() -> int:
     """Run one of the three commands; return the exit status."""
-    parser = ScriptParser(description=__doc__)
-    commands = parser.add_subparsers(required=True, metavar="{train,score,table}")
-    for command, what in (("train", train), ("score", score), ("table", show)):
-        sub = commands.add_parser(command, help=(what.__doc__ or "").splitlines()[0])
-        sub.set_defaults(command=what)
-        sub.add_argument("--output", type=output_folder, required=True, metavar="DIR", help="folder with one subfolder per run")
+    parser, commands = command_parsers(__doc__, {"train": train, "score": score, "table": show})
+    for command, sub in commands.items():
         sub.add_argument("--length", type=int, default=_LONG, help="tokens of a held-out row (default: %(default)s)")
         if command != "train":
             sub.add_argument("--runs", type=lambda names: names.split(","), default=list(PHASES), metavar="NAME,NAME")

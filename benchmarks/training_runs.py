@@ -1,19 +1,35 @@
 """Small training runs through the command line, one or several at a time on each GPU, and figures from their logs."""
 
+import argparse
 import json
 import os
 import queue
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from benchmarks.measurement import ROOT
+from bertfam.arguments import ScriptParser, output_folder
 
 _SCORES = "score.json"
+
+
+def command_parsers(
+    description: str | None, commands: Mapping[str, Callable[[argparse.Namespace], None]]
+) -> tuple[ScriptParser, dict[str, ScriptParser]]:
+    """Return the parser of a benchmark that trains runs, and those of its commands, which set `command` and have --output."""
+    parser = ScriptParser(description=description)
+    subparsers = parser.add_subparsers(required=True, metavar=f"{{{','.join(commands)}}}")
+    parsers: dict[str, ScriptParser] = {}
+    for name, command in commands.items():
+        sub = parsers[name] = subparsers.add_parser(name, help=(command.__doc__ or "").splitlines()[0])
+        sub.set_defaults(command=command)
+        sub.add_argument("--output", type=output_folder, required=True, metavar="DIR", help="folder with one subfolder per run")
+    return parser, parsers
 
 
 def run_all(jobs: Mapping[str, Sequence[Sequence[str]]], folder: Path, gpus: int | Sequence[str]) -> None:
