@@ -12,7 +12,7 @@ import jax
 
 from benchmarks import synthetic
 from benchmarks.measurement import table
-from benchmarks.processes import Job, print_result, run_all
+from benchmarks.processes import Job, print_result, run_all, wait_for_turn
 from bertfam.arguments import ScriptParser
 from bertfam.config import load
 from bertfam.planning.programs import jobs
@@ -43,6 +43,7 @@ def measure(name: str, steps: int) -> dict[str, float | str]:
     (job,) = jobs(run, run.mesh.build(jax.devices()[:1]), ["train"])
     program, trainer = job.compile(), job.trainer
     assert program.compiled is not None, program.too_large
+    wait_for_turn()
     stage = trainer.stages[0]
     state = trainer.new_state()
     rows = jax.device_put(synthetic.rows(stage.features, stage.batch_size, _VOCABULARY), stage.shardings)
@@ -63,7 +64,7 @@ def main() -> int:
         return print_result(partial(measure, args.model, args.steps))
     lines, device = [], ""
     jobs = [Job(name, ["benchmarks.memory", f"--steps={args.steps}", f"--model={name}"]) for name in MODELS]
-    for job, figures, _ in run_all(jobs, ahead=0):
+    for job, figures in run_all(jobs, together=1):
         device = figures["device"]
         sizes = [f"{figures[kind] / 2**30:.2f}" for kind in ("planned", "measured")]
         lines.append([job.name, *sizes, f"{figures['planned'] / figures['measured'] - 1:+.1%}"])

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,10 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-COMPILE_ONLY = "--compile_only"
-# A process that only compiles takes device memory as it needs it. Its share stays the same, since "auto" settings depend on it.
-_COMPILING = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-_CACHES = ("JAX_COMPILATION_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+_IN_TURN = "BERTFAM_BENCHMARK_IN_TURN"
+# A process takes device memory as it needs it, since others compile beside it.
+_ENVIRONMENT = {_IN_TURN: "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+_READY = "ready to be timed"
 _MOST_CHARACTERS = 300
 
 
@@ -25,7 +26,7 @@ class Job:
 
     Attributes:
       name: name of the case in messages.
-      words: module and flags, as arguments of `python -m`; with `COMPILE_ONLY` behind them, the process only compiles.
+      words: module and flags, as arguments of `python -m`; the module calls `wait_for_turn` once, between compiling and timing.
       environment: environment variables of the process beyond those of this one.
     """
 
@@ -34,71 +35,97 @@ class Job:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def run_alone(job: Job, limit_seconds: float | None = None) -> dict[str, Any] | None:
-    """Run a job; return the JSON object in the last line of its output, or None, with one line on stderr, if it fails."""
-    try:
-        done = subprocess.run(
+def wait_for_turn() -> None:
+    """Report that this process has compiled its case, and return when the others of `run_all` leave it the device."""
+    if _IN_TURN in os.environ:
+        print(_READY, flush=True)
+        sys.stdin.readline()
+
+
+class _Running:
+    """A process that measures a job."""
+
+    def __init__(self, job: Job, limit_seconds: float | None) -> None:
+        self.job = job
+        self._limit = limit_seconds
+        self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
+        self._process = subprocess.Popen(
             [sys.executable, "-m", *job.words],
-            capture_output=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
             text=True,
-            env=os.environ | job.environment,
-            timeout=limit_seconds,
+            env=os.environ | _ENVIRONMENT | job.environment,
         )
-    except subprocess.TimeoutExpired:
-        _report(job, f"stopped after {limit_seconds:g} s")
-        return None
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        _report(job, lines[-1] if lines else f"exit status {done.returncode}")
-        return None
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
+
+    @contextmanager
+    def _stopped_at_the_limit(self) -> Iterator[threading.Event]:
+        stopped = threading.Event()
+
+        def stop() -> None:
+            stopped.set()
+            self._process.kill()
+
+        timer = threading.Timer(self._limit or threading.TIMEOUT_MAX, stop)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield stopped
+        finally:
+            timer.cancel()
+
+    def compile(self) -> str | None:
+        """Wait until the process is ready to time its case; return the reason if it has ended instead."""
+        assert self._process.stdout is not None
+        with self._stopped_at_the_limit() as stopped:
+            if any(line.strip() == _READY for line in self._process.stdout):
+                return None
+            self._process.wait()
+        return self._failure(stopped.is_set())
+
+    def time(self) -> dict[str, Any] | str:
+        """Have the process time its case; return the JSON object in its last line, or the reason if it fails."""
+        with self._stopped_at_the_limit() as stopped:
+            out, _ = self._process.communicate("\n")
+        if self._process.returncode:
+            return self._failure(stopped.is_set())
+        result: dict[str, Any] = json.loads(out.splitlines()[-1])
+        return result
+
+    def _failure(self, stopped: bool) -> str:
+        if stopped:
+            return f"stopped after {self._limit:g} s"
+        self._errors.seek(0)
+        lines = self._errors.read().strip().splitlines()
+        return lines[-1] if lines else f"exit status {self._process.returncode}"
 
 
-def _report(job: Job, reason: str) -> None:
-    print(f"{job.name}: {reason}", file=sys.stderr, flush=True)
+def run_all(jobs: Sequence[Job], together: int, limit_seconds: float | None = None) -> Iterator[tuple[Job, dict[str, Any]]]:
+    """Measure jobs in groups: the processes of a group compile side by side, then each is timed while the others wait.
 
-
-def run_all(
-    jobs: Sequence[Job], ahead: int, limit_seconds: float | None = None
-) -> Iterator[tuple[Job, dict[str, Any], dict[str, Any] | None]]:
-    """Run jobs one at a time, after compiling several at a time into caches that the timed processes read.
-
-    Compiling and timing alternate every 2 x `ahead` jobs, so that a call that is cut short has some results.
+    A job that fails beside others, as where the memory of the device was too small for all, is tried once more alone.
 
     Args:
       jobs: the jobs.
-      ahead: number of processes that compile side by side; 0: each job compiles itself.
-      limit_seconds: longest duration of a process; None: any.
+      together: number of processes of a group.
+      limit_seconds: longest duration of compiling, and of timing; None: any.
 
     Yields:
-      Each job that did not fail, its result, and the result of compiling it ahead, or None.
+      Each job that did not fail, and its result. Those that failed are one line each on stderr.
     """
-    with _shared_caches() as caches:
-        size = 2 * ahead or max(len(jobs), 1)
-        for start in range(0, len(jobs), size):
-            group = [Job(job.name, job.words, {**caches, **job.environment}) for job in jobs[start : start + size]]
-            compiled = _compile(group, ahead, limit_seconds) if ahead else [None] * len(group)
-            for job, before in zip(group, compiled, strict=True):
-                result = run_alone(job, limit_seconds)
-                if result is not None:
-                    yield job, result, before
-
-
-def _compile(jobs: Sequence[Job], ahead: int, limit_seconds: float | None) -> list[dict[str, Any] | None]:
-    compiling = [
-        Job(f"{job.name}, compiling ahead", [*job.words, COMPILE_ONLY], {**job.environment, **_COMPILING}) for job in jobs
-    ]
-    with ThreadPoolExecutor(ahead) as pool:
-        return [*pool.map(lambda job: run_alone(job, limit_seconds), compiling)]
-
-
-@contextmanager
-def _shared_caches() -> Iterator[dict[str, str]]:
-    """Yield the environment of processes that share compiled programs: in the folders that are set, or in temporary ones."""
-    with tempfile.TemporaryDirectory(prefix="compiled_", ignore_cleanup_errors=True) as folder:
-        folders = {name: os.environ.get(name) or os.path.join(folder, name.lower()) for name in _CACHES}
-        yield folders | {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    groups = [jobs[start : start + together] for start in range(0, len(jobs), together)]
+    for group in groups:
+        running = [_Running(job, limit_seconds) for job in group]
+        with ThreadPoolExecutor(len(running)) as pool:
+            failures = [*pool.map(_Running.compile, running)]
+        for process, failure in zip(running, failures, strict=True):
+            result = failure or process.time()
+            if isinstance(result, dict):
+                yield process.job, result
+            else:
+                print(f"{process.job.name}: {result}", file=sys.stderr, flush=True)
+                if len(group) > 1:
+                    groups.append([process.job])
 
 
 def print_result(measure: Callable[[], dict[str, Any]]) -> int:

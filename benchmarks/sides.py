@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks import training_step
-from benchmarks.processes import COMPILE_ONLY, Job, run_all
+from benchmarks.processes import Job, run_all, wait_for_turn
 from benchmarks.training_step import OURS, Case
 
 PEER = "peer"
@@ -19,8 +19,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of how steps are measured."""
     add = parser.add_argument
     add("--steps", type=int, default=10, help="updates of a round, of five (default: %(default)s)")
-    add("--ahead", type=int, default=4, help="processes that compile at a time; 0: none ahead (default: %(default)s)")
-    add("--limit", type=float, default=600, help="longest seconds of a process (default: %(default)g)")
+    add("--together", type=int, default=4, help="processes that compile side by side (default: %(default)s)")
+    add("--limit", type=float, default=600, help="longest seconds of compiling, and of timing (default: %(default)g)")
     add("--torch_compile", default="default", help='mode of the peer\'s torch.compile, or "none" (default: %(default)s)')
     kernels = "attention kernels that the peer tries first (default: in PyTorch's order)"
     add("--sdpa", choices=("default", "cudnn"), default="default", help=kernels)
@@ -29,13 +29,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     # The process of a peer has another JAX_PLATFORMS.
     device = "cpu" if os.environ.get("JAX_PLATFORMS") == "cpu" else "cuda"
     add("--peer_device", choices=("cuda", "cpu"), default=device, help=argparse.SUPPRESS)
-    add(COMPILE_ONLY, action="store_true", help=argparse.SUPPRESS)
 
 
 def check_flags(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """Refuse numbers with which nothing can be measured."""
-    if args.ahead < 0 or args.steps < 1 or not args.limit > 0:
-        parser.error("--steps must be at least 1, --ahead at least 0, and --limit more than 0")
+    if args.together < 1 or args.steps < 1 or not args.limit > 0:
+        parser.error("--steps and --together must be at least 1, and --limit more than 0")
 
 
 def job(name: str, words: Sequence[str], side: str, args: argparse.Namespace) -> Job:
@@ -51,11 +50,11 @@ def job(name: str, words: Sequence[str], side: str, args: argparse.Namespace) ->
 def measure(case: Case, side: str, args: argparse.Namespace) -> dict[str, Any]:
     """Measure one side of a case in this process."""
     if side == OURS:
-        return training_step.measure(case, args.steps, args.gin, compile_only=args.compile_only)
+        return training_step.measure(case, args.steps, args.gin, wait=wait_for_turn)
     from benchmarks import step_peer
 
     options = {"device": args.peer_device, "mode": args.torch_compile, "sdpa": args.sdpa}
-    return step_peer.measure(case, args.steps, args.gin, compile_only=args.compile_only, **options)
+    return step_peer.measure(case, args.steps, args.gin, wait=wait_for_turn, **options)
 
 
 def has_peer(device: str) -> bool:
@@ -77,10 +76,8 @@ def _peer_missing(device: str) -> str | None:
 
 def measure_all(jobs: Sequence[Job], args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Measure each job, and yield the figures of those that do not fail."""
-    for job, record, compiled in run_all(jobs, args.ahead, args.limit):
-        if compiled:  # the timed process has read the program from the cache
-            record |= {"compile_seconds": compiled["compile_seconds"], "compiled_side_by_side": args.ahead}
+    for job, record in run_all(jobs, args.together, args.limit):
         if not math.isfinite(record["loss"]):
             print(f"{job.name}: the loss is {record['loss']}", file=sys.stderr)
         print(f"{job.name}: {1e3 * record['seconds']:.1f} ms a step", file=sys.stderr, flush=True)
-        yield record
+        yield record | {"compiled_side_by_side": args.together}

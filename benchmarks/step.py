@@ -1,11 +1,11 @@
 """Training steps of bertfam and of Hugging Face with torch.compile, on one card and the same rows: time, MFU and memory.
 
-    python -m benchmarks.step --json step.json --plot step.svg
-    python -m benchmarks.step --table --json step.json
+    python -m benchmarks.step --json step.jsonl --plot step.svg
+    python -m benchmarks.step --table --json step.jsonl
 
-Each case and side is a process of its own. Several of them compile at a time, then each is timed alone. FLOPs are counted alike
-for both: matrix products of forward and backward, the vocabulary head on the predicted positions, and of attention the pairs of
-tokens that the model's pattern has.
+Each case and side is a process of its own. Several of them compile side by side, then each is timed alone. FLOPs of both sides
+are counted alike: matrix products of forward and backward, the vocabulary head on the predicted positions, and of attention the
+pairs of tokens that the model's pattern has.
 """
 
 import argparse
@@ -14,45 +14,17 @@ import importlib.util
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import long_rows, packed_rows, sides
+from benchmarks import sides
 from benchmarks.measurement import table
 from benchmarks.processes import Job, print_result
 from benchmarks.sides import PEER, measure_all
-from benchmarks.training_step import OURS, Case
+from benchmarks.step_cases import CASES
+from benchmarks.training_step import OURS, read_records
 from bertfam.arguments import ScriptParser, output_file
-
-_ONE_STAGE = "Run.stages = (@Stage(),)"
-_BERT = ("runs/bert_base.gin", "objectives/mlm.gin")
-_ROBERTA = ("runs/roberta_base.gin",)
-
-
-def _case(name: str, files: tuple[str, ...], rows: int, length: int, *bindings: str, **options: Any) -> Case:
-    return Case(name, files, (_ONE_STAGE, f"BATCH_SIZE = {rows}", f"Stage.length = {length}", *bindings), **options)
-
-
-_ELECTRA = ("runs/electra_small.gin", "models/electra_base.gin")
-_LONG = [long_rows.case(model, length, long_rows.TOKENS) for model in long_rows.MODELS for length in long_rows.LENGTHS]
-CASES = {
-    case.name: case
-    for case in (
-        _case("bert-base-128", _BERT, 256, 128),
-        _case("bert-base-512", _BERT, 64, 512),
-        _case("bert-large-512", ("runs/bert_base.gin", "models/bert_large.gin", "objectives/mlm.gin"), 32, 512),
-        _case("gpt2-1024", ("runs/gpt2_small.gin",), 32, 1024, vocabulary=50_257),
-        _case("t5-1.1-base-512", ("runs/t5_1_1_base.gin",), 48, 512, vocabulary=32_128),
-        _case("roberta-base-4096", _ROBERTA, 4, 4096, "RobertaConfig.max_length = 4096", vocabulary=50_265),
-        _case("electra-base-128", _ELECTRA, 128, 128),
-        Case("bert-base-as-shipped", ("runs/bert_base.gin",), drops_out=True),
-        replace(packed_rows.CASES["ModernBERT-base, 32 x 1,024, packed"], name="modernbert-base-1024-packed"),
-        replace(packed_rows.CASES["ModernBERT-base, 4 x 8,192, packed"], name="modernbert-base-8192-packed"),
-        *_LONG,
-    )
-}
 
 
 def jobs_of(args: argparse.Namespace) -> list[Job]:
@@ -71,18 +43,6 @@ def _names(patterns: Sequence[str] | None, parser: ScriptParser) -> list[str]:
         if not fnmatch.filter(CASES, pattern):
             parser.error(f"--case={pattern}: no case has this name; --list lists them")
     return [name for name in CASES if patterns is None or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    """Read recorded figures, of which the last one of each case and side counts; a line that was cut short is skipped."""
-    records = {}
-    for line in path.read_text().splitlines():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        records[record["case"], record["side"]] = record
-    return [*records.values()]
 
 
 _HEAD = [
@@ -195,7 +155,7 @@ def main() -> int:
         for name in args.case:
             print(name, *CASES[name].files, *CASES[name].bindings, sep="  ")
         return 0
-    records = [one for one in read(args.json) if one["case"] in args.case] if args.table else []
+    records = [one for one in read_records(args.json) if one["case"] in args.case] if args.table else []
     for record in measure_all([] if args.table else jobs_of(args), args):
         records.append(record)
         if args.json:

@@ -178,7 +178,7 @@ def measure(
     device: str = "cuda",
     mode: str = "default",
     sdpa: str = "default",
-    compile_only: bool = False,
+    wait: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Compile and time the peer's training step of a case.
 
@@ -189,10 +189,10 @@ def measure(
       device: "cuda" or "cpu".
       mode: mode of torch.compile; "none" does not compile.
       sdpa: one of `SDPA`, the order in which PyTorch tries attention kernels.
-      compile_only: True to time nothing.
+      wait: called between compiling and timing.
 
     Returns:
-      The figures, or the seconds of compiling alone, which JSON can hold.
+      The figures, which JSON can hold.
     """
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
@@ -229,9 +229,10 @@ def measure(
     start = time.perf_counter()
     update(1)
     compiling = {"case": case.name, "side": PEER, "compile_seconds": time.perf_counter() - start}
-    if compile_only:
-        return compiling
     update(3)  # the later compilations of graphs with other strides, and CUDA graphs
+    if device == "cuda":
+        torch.cuda.empty_cache()  # for the processes beside this one
+    wait()
     timing = time_updates(update, steps)
     name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
     chip = chip_of_kind(name)

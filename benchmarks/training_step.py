@@ -1,11 +1,13 @@
 """Real training steps on synthetic rows: cases by gin files and bindings, and their time, memory and FLOPs on one device."""
 
 import dataclasses
+import json
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -132,6 +134,18 @@ def figures(run: Run, rows: Mapping[str, np.ndarray], timing: Timing, peak: floa
     }
 
 
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """Read recorded figures, of which the last one of each case and side counts; a line that was cut short is skipped."""
+    records = {}
+    for line in path.read_text().splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        records[record["case"], record["side"]] = record
+    return [*records.values()]
+
+
 def origin() -> dict[str, Any]:
     """Return the versions, the date and the commit of a measurement."""
     git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
@@ -147,17 +161,17 @@ def origin() -> dict[str, Any]:
     }
 
 
-def measure(case: Case, steps: int, more: Sequence[str] = (), *, compile_only: bool = False) -> dict[str, Any]:
+def measure(case: Case, steps: int, more: Sequence[str] = (), *, wait: Callable[[], None] = lambda: None) -> dict[str, Any]:
     """Compile and time the training step of a case on the first device.
 
     Args:
       case: the case.
       steps: number of updates of a round.
       more: further bindings (see `Case.run`).
-      compile_only: True to time nothing.
+      wait: called between compiling and timing.
 
     Returns:
-      The figures, or the seconds of compiling alone, which JSON can hold.
+      The figures, which JSON can hold.
     """
     device = jax.devices()[0]
     run = case.run(more)
@@ -167,8 +181,7 @@ def measure(case: Case, steps: int, more: Sequence[str] = (), *, compile_only: b
     start = time.perf_counter()
     step = trainer.lower_step(0).compile()
     compiling = {"case": case.name, "side": OURS, "compile_seconds": time.perf_counter() - start}
-    if compile_only:
-        return compiling
+    wait()
     rows, state, metrics = host_rows(run), trainer.new_state(), {}
     batch = jax.device_put(rows, trainer.stages[0].shardings)
 

@@ -43,7 +43,7 @@ def test_a_script_refuses_repeated_flags_and_outputs_that_cannot_be_written(tmp_
     assert "walk" in refused(capsys, parse, "walk")
 
 
-@pytest.mark.parametrize("name", ["plans", "long_rows", "attention_backends"])
+@pytest.mark.parametrize("name", ["plans", "step", "attention_backends"])
 def test_a_benchmark_refuses_a_repeated_flag(name, tmp_path, capsys, monkeypatch):
     main = import_module(f"benchmarks.{name}").main
     flag = "--output" if name == "plans" else "--json"

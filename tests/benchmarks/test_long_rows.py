@@ -1,54 +1,54 @@
-"""Benchmark of long rows: a tiny model on the device that is here, and the table and exponents of given figures."""
+"""Table, exponents and figure of long rows, from recorded figures."""
 
 import json
 import sys
 
 import pytest
 
-from benchmarks import long_rows, training_step
+from benchmarks import long_rows
+
+LENGTHS = (1024, 2048, 4096)
 
 
-def test_a_model_is_measured():
-    tiny = [f"MODEL.{name}={size}" for name, size in (("num_layers", 1), ("hidden_size", 16), ("num_heads", 2))]
-    figures = training_step.measure(long_rows.case("Longformer", 64, 128), 1, [*tiny, "MODEL.window=8"])
-    assert (figures["rows"], figures["length"]) == (2, 64) and figures["seconds"] > 0
-    assert figures["attention"].startswith("xla: the fastest backend that supports bfloat16 rows of 64 tokens")
+def record(model, length, side="bertfam"):
+    rows = 32_768 // length
+    seconds = (length / 1024) ** (2 if model == "dense" else 1) * rows * (1 if side == "bertfam" else 3)
+    figures = {"case": f"long-{model}-{length}", "side": side, "length": length, "rows": rows, "seconds": seconds}
+    figures |= {"tokens_per_second": 32_768 / seconds, "peak_bytes": 2**30, "attention": "blocks: why"}
+    return figures | {"device": "cpu", "versions": {"jax": "1"}}
 
 
-def test_table_exponents_and_files(monkeypatch, capsys, tmp_path):
-    def measure_all(jobs, args):
-        for job in jobs:
-            name, length = job.words[3], int(job.words[4])
-            rows = 32_768 // length
-            result = {"model": name, "length": length, "rows": rows, "peak_bytes": 2**30, "attention": "blocks: why"}
-            result |= {"seconds": (length / 1024) ** (2 if name == "dense" else 1) * rows}
-            if name != "BigBird":
-                yield result | {"device": "cpu", "versions": {"jax": "1"}}
+@pytest.fixture
+def file(tmp_path):
+    records = [record(*one) for one in [("longformer", n) for n in LENGTHS] + [("dense", n) for n in LENGTHS]]
+    records += [record("dense", 2048, "Hugging Face"), record("dense", 1024) | {"case": "bert-base-128"}]
+    path = tmp_path / "step.jsonl"
+    path.write_text("\n".join(map(json.dumps, records)))
+    return path
 
-    monkeypatch.setattr(long_rows, "measure_all", measure_all)
-    monkeypatch.setattr(sys, "argv", ["long_rows", f"--json={tmp_path / 'figures.json'}"])
+
+def test_table_and_exponents(file, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["long_rows", f"--json={file}"])
     assert long_rows.main() == 0
     out = capsys.readouterr().out
-    assert "| dense " in out and "BigBird" not in out and "| Longformer | 16,384" in out
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in out.splitlines() if line.startswith("| ")][2:]
+    names = ["dense"] * 3 + ["longformer"] * 3 + ["dense, Hugging Face"]
+    assert [row[0] for row in rows] == names and [row[1] for row in rows[:3]] == ["1,024", "2,048", "4,096"]
+    assert rows[5][2:] == ["4000.00", "1", "1.0", "4.00", "blocks"]
+    assert rows[6][5] == "0.33"
     assert "dense: time of a row grows with its length to the power of 2.00" in out
-    assert "ModernBERT: time of a row grows with its length to the power of 1.00" in out
-    assert len(json.loads((tmp_path / "figures.json").read_text())) == 15
-    monkeypatch.setattr(sys, "argv", ["long_rows", "--model=BigBird"])
-    assert long_rows.main() == 1
+    assert "longformer: time of a row grows with its length to the power of 1.00" in out
+    assert "Hugging Face: time" not in out
 
 
-def test_peers_leave_the_card_to_torch(monkeypatch):
-    monkeypatch.setattr(long_rows.sides, "has_peer", lambda device: device == "cuda")
-    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
-    words = ["--peers", "--model=BigBird", "--length=2048", "--gin=BATCH_SIZE=1"]
-    monkeypatch.setattr(sys, "argv", ["long_rows", *words])
-    ours, peer = long_rows._jobs(long_rows._parser().parse_args())
-    assert "JAX_PLATFORMS" not in ours.environment and peer.environment["JAX_PLATFORMS"] == "cpu"
-    assert "--peer_device=cuda" in peer.words and {"BigBird", "2048", "--gin=BATCH_SIZE=1"} < {*ours.words} & {*peer.words}
+def test_without_figures(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["long_rows", f"--json={tmp_path}/none.jsonl"])
+    with pytest.raises(SystemExit) as stopped:
+        long_rows.main()
+    assert stopped.value.code == 2 and "none.jsonl" in capsys.readouterr().err
 
 
-def test_plot(tmp_path):
+def test_plot(file, tmp_path):
     pytest.importorskip("matplotlib")
-    results = [{"model": "dense", "length": 2**n, "rows": 1, "seconds": 2.0**n, "peak_bytes": 2**30} for n in (10, 11)]
-    long_rows.plot(results, str(tmp_path / "figure.svg"))
+    long_rows.plot(long_rows.long_records(long_rows.read_records(file)), tmp_path / "figure.svg")
     assert "<svg" in (tmp_path / "figure.svg").read_text()

@@ -3,10 +3,12 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from benchmarks import processes, sides, step, training_step
+from benchmarks.measurement import ROOT
 from benchmarks.processes import Job, run_all
 
 SIZES = ("num_layers = 1", "hidden_size = 16", "num_heads = 2", "feed_forward_size = 32")
@@ -36,27 +38,40 @@ RECORD = {
 PEER = RECORD | {"side": "Hugging Face", "seconds": 0.06, "attention": "sdpa, default kernels", "peak_bytes": None, "mfu": None}
 
 
-def test_a_case_compiles_ahead_and_is_timed(modules_in_process, tmp_path):
+def records_of(words, capfd, monkeypatch):
+    """Measure one case in this process, and return its record."""
+    monkeypatch.setattr(sys, "argv", ["step", *words, *TINY])
+    assert step.main() == 0
+    return json.loads(capfd.readouterr().out.splitlines()[-1])
+
+
+def test_a_case_compiles_waits_for_its_turn_and_is_timed(tmp_path):
     file = tmp_path / "step.jsonl"
-    words = ["--no_peers", "--ahead=1", "--case=bert-base-as-shipped", f"--json={file}", *TINY]
-    out = modules_in_process("benchmarks.step", *words)
-    (record,) = step.read(file)
+    words = [sys.executable, "-m", "benchmarks.step", "--no_peers", "--together=1", f"--json={file}", *TINY]
+    done = subprocess.run([*words, "--case=bert-base-as-shipped"], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    (record,) = training_step.read_records(file)
     assert (record["rows"], record["length"], record["compiled_side_by_side"]) == (2, 32, 1)
     assert record["loss"] > 5 and record["flops"] > 0 and record["mfu"] is None
     assert record["chosen"]["Execution.layers"] == "scan (cpu)" and record["execution"]["Execution.dtype"] == "bfloat16"
-    assert "| bert-base-as-shipped | bertfam" in out and f"jax {record['versions']['jax']}" in out
-    assert modules_in_process("benchmarks.step", "--table", f"--json={file}") == out
+    assert "| bert-base-as-shipped | bertfam" in done.stdout and f"jax {record['versions']['jax']}" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["modernbert-base-1024-packed", "long-longformer-1024"])
+def test_packed_and_long_rows_are_measured(name, monkeypatch):
+    # The logits of the real vocabulary take more time than everything else.
+    case = replace(step.CASES[name], vocabulary=500)
+    more = [word.removeprefix("--gin=") for word in TINY if word.startswith("--gin=")]
+    figures = training_step.measure(case, 1, [*more, "MODEL.window=8"])
+    assert figures["tokens_per_second"] * figures["seconds"] == pytest.approx(2 * 32) and figures["rows"] == 2
 
 
 @pytest.mark.parametrize("case", ["bert-base-as-shipped", "modernbert-base-1024-packed"])
-def test_the_peer_steps_on_the_same_rows(case, modules_in_process, monkeypatch, tmp_path):
+def test_the_peer_steps_on_the_same_rows(case, monkeypatch, capfd):
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    file = tmp_path / "step.jsonl"
-    words = ["--peers_only", "--torch_compile=none", "--ahead=0", f"--case={case}", f"--json={file}", *TINY]
-    modules_in_process("benchmarks.step", *words)
-    (record,) = step.read(file)
+    record = records_of(["--torch_compile=none", "--one", case, "peer"], capfd, monkeypatch)
     run = step.CASES[case].run([word.removeprefix("--gin=") for word in TINY if word.startswith("--gin=")])
     assert record["flops"] == training_step.flops_of(run, training_step.host_rows(run))
     assert record["side"] == "Hugging Face" and 5 < record["loss"] < 20 and record["attention"].startswith("sdpa")
@@ -102,22 +117,34 @@ def test_plot(tmp_path):
     assert "<svg" in (tmp_path / "figure.svg").read_text()
 
 
-def test_a_case_that_fails_is_one_line_and_the_others_continue(monkeypatch, capsys):
-    def run(command, timeout, **options):
-        name = command[2]
-        if name == "slow":
-            raise subprocess.TimeoutExpired(command, timeout)
-        errors = {"large": "Traceback\n\nJaxRuntimeError: RESOURCE_EXHAUSTED: Out of memory", "killed": ""}
-        out = json.dumps({"compile_only": "--compile_only" in command})
-        return subprocess.CompletedProcess(command, -9 * (name in errors), out, errors.get(name, ""))
+CHILD = """
+import sys, time
+from pathlib import Path
+name, folder = sys.argv[1], Path(FOLDER)
+tries = len([*folder.glob(f"{name}.*")])
+(folder / f"{name}.{tries}").touch()
+if name == "slow":
+    time.sleep(60)
+if name == "large" or name == "crowded" and not tries:
+    sys.exit("Traceback\\n\\nJaxRuntimeError: RESOURCE_EXHAUSTED: Out of memory")
+print("a line of a library\\nready to be timed", flush=True)
+sys.stdin.readline()
+others = [path.name for path in folder.iterdir()]
+print('{"others": %d}' % len(others))
+"""
 
-    monkeypatch.setattr(processes.subprocess, "run", run)
-    jobs = [Job(name, [name]) for name in ("slow", "large", "good", "killed")]
-    ((job, result, compiled),) = run_all(jobs, ahead=1, limit_seconds=5)
-    assert (job.name, result, compiled) == ("good", {"compile_only": False}, {"compile_only": True})
+
+def test_a_case_that_fails_is_one_line_and_the_others_continue(monkeypatch, capsys, tmp_path):
+    (tmp_path / "started").mkdir()
+    (tmp_path / "child.py").write_text(CHILD.replace("FOLDER", repr(str(tmp_path / "started"))))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    jobs = [Job(name, ["child", name]) for name in ("slow", "large", "good", "crowded", "other")]
+    results = {job.name: result for job, result in run_all(jobs, together=4, limit_seconds=4)}
+    # "good" was timed after all four of its group had started, and "crowded" was tried again alone.
+    assert results == {"good": {"others": 4}, "other": {"others": 5}, "crowded": {"others": 8}}
     lines = capsys.readouterr().err.splitlines()
-    assert "slow: stopped after 5 s" in lines and "killed: exit status -9" in lines
-    assert "large: JaxRuntimeError: RESOURCE_EXHAUSTED: Out of memory" in lines
+    assert lines.count("slow: stopped after 4 s") == 2
+    assert lines.count("large: JaxRuntimeError: RESOURCE_EXHAUSTED: Out of memory") == 2
 
 
 def test_a_failure_is_the_last_line_of_the_process(capsys):
