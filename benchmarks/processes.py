@@ -55,7 +55,7 @@ class _Running:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            env=os.environ | _ENVIRONMENT | job.environment,
+            env={**os.environ, **_ENVIRONMENT, **job.environment},
         )
 
     @contextmanager
