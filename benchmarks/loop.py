@@ -1,6 +1,9 @@
 """Overhead of the training loop over its bare jitted step on a single batch, measured alternately in one process.
 
-python -m benchmarks.loop --steps 500
+    python -m benchmarks.loop --steps 500
+    python -m benchmarks.loop --steps 600 --cache books --gin_file runs/bert_base.gin
+
+Without a run file the model is a small BERT. Of a run file the first stage is measured.
 """
 
 import json
@@ -9,6 +12,8 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +22,7 @@ import jax
 
 from benchmarks.measurement import machine, table, versions
 from bertfam.arguments import ScriptParser, output_file
+from bertfam.config import load
 from bertfam.data import vocabularies
 from bertfam.data.corpora.python_docs.corpus import PythonDocs
 from bertfam.data.text_data import TextData
@@ -26,6 +32,8 @@ from bertfam.data.vocabularies.wordpiece import WordPiece
 from bertfam.models.bert import BertConfig
 from bertfam.multihost.preemption import Stop
 from bertfam.objectives.bert import MlmNsp
+from bertfam.planning.choices import choose, with_choices
+from bertfam.sharding.chips import memory_bytes
 from bertfam.training.checkpoints import Checkpoints
 from bertfam.training.checkpoints.retention import Keep
 from bertfam.training.hooks.standard import make_hooks
@@ -55,8 +63,9 @@ class Loop:
     def __init__(self, run: Run, folder: Path, cache: TokenCache) -> None:
         """Read the vocabulary of the token cache and compile the step."""
         self.vocabulary, self.cache = vocabularies.load(cache.vocabulary_directory), cache
-        run = run.sized(self.vocabulary.size)
-        self.trainer = Trainer(run, run.mesh.build(jax.devices()[:1]))
+        run, device = run.sized(self.vocabulary.size), jax.devices()[0]
+        run = with_choices(run, choose(run, [device], memory_bytes(device)))
+        self.trainer = Trainer(run, run.mesh.build([device]))
         stage = run.stages[0]
         sizes = (self.cache, self.vocabulary.token_ids, stage.length, stage.batch_size)
         self.source = StagedBatches(run.stages, [run.data.training(*sizes, run.seed, 0)])
@@ -91,6 +100,24 @@ class Loop:
         return state, time.monotonic() - start
 
 
+def _small_run(hidden_size: int) -> Run:
+    model = BertConfig(
+        num_layers=2,
+        hidden_size=hidden_size,
+        num_heads=max(hidden_size // 64, 1),
+        feed_forward_size=4 * hidden_size,
+        dropout_rate=0.0,
+        attention_dropout_rate=0.0,
+    )
+    stages = (Stage(1, length=64, batch_size=64),)
+    return Run(objective=MlmNsp(model), data=TextData(), stages=stages, checkpoint_every=100, eval_every=250, eval_batches=4)
+
+
+def _run(gin_file: str, bindings: Sequence[str]) -> Run:
+    run: Run = load([gin_file], ["Run.stages = (@Stage(),)", *bindings]).build("Run")
+    return run
+
+
 def main() -> int:
     """Measure and print the table; return the exit status."""
     parser = ScriptParser(prog="python -m benchmarks.loop", description=__doc__.splitlines()[0])
@@ -104,25 +131,15 @@ def main() -> int:
     parser.add_argument(
         "--cache", metavar="DIR", help="token cache of a corpus named text (documentation of the installed packages)"
     )
+    parser.add_argument("--gin_file", metavar="FILE", help="run file to measure on the text of --cache (the small BERT)")
+    parser.add_argument("--gin", action="append", default=[], metavar="BINDING", help="further binding of --gin_file; repeatable")
     parser.add_argument("--json", type=output_file, metavar="FILE", help="write the figures of all rounds to this file")
     args = parser.parse_args()
     steps = args.steps // args.rounds
-    model = BertConfig(
-        num_layers=2,
-        hidden_size=args.hidden_size,
-        num_heads=max(args.hidden_size // 64, 1),
-        feed_forward_size=4 * args.hidden_size,
-        dropout_rate=0.0,
-        attention_dropout_rate=0.0,
-    )
-    run = Run(
-        objective=MlmNsp(model),
-        data=TextData(),
-        stages=(Stage(4 * (args.steps + steps), length=64, batch_size=64),),
-        checkpoint_every=100,
-        eval_every=250,
-        eval_batches=4,
-    )
+    if args.gin_file and not args.cache:
+        parser.error("--gin_file requires --cache, the text of the run")
+    run = _run(args.gin_file, args.gin) if args.gin_file else _small_run(args.hidden_size)
+    run = replace(run, stages=(replace(run.stages[0], steps=4 * (args.steps + steps)),))
     report: dict[str, Any] = {
         "command": f"python -m benchmarks.loop {shlex.join(sys.argv[1:])}".strip(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -41,7 +41,7 @@ def is_interrupted(target: Path) -> bool:
 
 
 def _aside(target: Path) -> Path:
-    return target.with_name(f".{target.name}.replaced")
+    return target.parent / f".{target.name}.replaced"  # the root folder has no name
 
 
 def _exchange(left: Path, right: Path) -> bool:

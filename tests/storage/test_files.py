@@ -3,11 +3,12 @@
 import errno
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
 from bertfam.errors import UserError
-from bertfam.storage import files
+from bertfam.storage import exchange, files
 
 
 def test_new_folder_appears_after_success_only(tmp_path):
@@ -164,3 +165,7 @@ def test_replacement_killed_at_any_moment_is_recovered(tmp_path, monkeypatch, mo
             patch.setattr(files.exchange.shutil, "rmtree", killed(shutil.rmtree) if moment == 3 else shutil.rmtree)
     files.recover(tmp_path / "a")
     assert [path.name for path in tmp_path.rglob("*")] == ["a", remaining]
+
+
+def test_the_root_folder_has_no_interrupted_replacement():
+    assert not exchange.is_interrupted(Path("/"))
