@@ -106,6 +106,7 @@ PARAMETERS: dict[str, dict[str, Retired]] = {
 ADDED: dict[str, dict[str, Any]] = {
     "bertfam.data.text_data.TextData": {"rows_version": 1},
     "bertfam.layers.execution.Execution": {"dropout_bits": "threefry"},
+    "bertfam.training.run.Run": {"seed_bits": 32},
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import functools
 import os
 import re
 from collections.abc import Sequence
@@ -32,6 +33,8 @@ _DEFAULTS = "tasks/text.gin"  # every other file overrides it
 _READ = ("input", "language_input", "validation_input", "gin_file", "bad_words")  # flags of files that a command reads
 _WHERE = ("input", "language_input", "task")  # where text comes from
 # Flags that describe how --input is read.
+# Parameters by which a run keeps what earlier versions computed.
+_KEPT = ("TextData.rows_version", "Run.seed_bits")
 _OF_INPUT = ("validation_input", "input_format", "text_field", "encoding", "language")
 
 
@@ -347,7 +350,7 @@ def load_config(
     bindings = [*text_bindings(args, _mixture_rates(args, in_child=not reads_text)), *bindings, *args.gin_bindings]
     under = [shipped(name) for name in (_DEFAULTS, *defaults.files)]
     config = load([*under, *files], bindings, _configurable_modules(args), saved=saved, defaults=defaults.bindings)
-    config = _with_kept_rows(args, config)
+    config = _with_kept_versions(args, config)
     config = dataclasses.replace(config, files=tuple(files))  # those that messages name
     given = next((flag for flag in _OF_INPUT if getattr(args, flag, None)), None)
     if given and not args.task and not config.refers_to("TextFiles"):
@@ -357,15 +360,16 @@ def load_config(
     return config
 
 
-def _with_kept_rows(args: argparse.Namespace, config: Config) -> Config:
-    """Return the configuration with the version of the rows that the run in --model_dir began with, unless it states one."""
+def _with_kept_versions(args: argparse.Namespace, config: Config) -> Config:
+    """Return the configuration with the versions that the run in --model_dir began with, of those that it does not state."""
     from bertfam.config import load
 
     folder = to_path(args.model_dir) if args.gin_file and getattr(args, "model_dir", None) else None
     if folder is None or not all((folder / name).is_file() for name in ("config.gin", "fingerprint.json")):
         return config  # a new run, or an imported model
     saved = str(folder / "config.gin")
-    return config.with_binding_of(load([saved], module_imports=config.modules, saved=[saved]), "TextData.rows_version")
+    began = load([saved], module_imports=config.modules, saved=[saved])
+    return functools.reduce(lambda kept, name: kept.with_binding_of(began, name), _KEPT, config)
 
 
 def load_files(args: argparse.Namespace, more: Sequence[str] = ()) -> Config:

@@ -43,6 +43,8 @@ class Run:
       microbatches: number of pieces in which each batch is computed; "auto" is the least number with which a step fits the memory
         of the devices.
       seed: random seed.
+      seed_bits: number of bits of the seed that initial parameters and dropout read, which a run keeps: 64, and 32 for runs begun
+        before it was recorded.
       log_every: updates between lines of metrics.
       inspect_every: updates between inspections of the step (see `make_inspection`), each of which takes about as long as a step;
         0 disables them.
@@ -71,6 +73,7 @@ class Run:
     mesh: MeshShape = MeshShape()
     microbatches: int | Literal["auto"] = "auto"
     seed: int = 0
+    seed_bits: int = 64
     log_every: int = 50
     inspect_every: int = 0
     digest_every: int = 0
@@ -108,6 +111,8 @@ class Run:
             raise ValueError(f"watchdog_seconds {self.watchdog_seconds} is not a number of seconds; 0 turns the watchdog off")
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed {self.seed} must be at least 0 and below 2^63")
+        if self.seed_bits not in (32, 64):
+            raise ValueError(f"seed_bits is {self.seed_bits}: it must be 64, or 32 as in runs of earlier versions")
         for index, stage in enumerate(self.stages):
             try:
                 self.data.check_length(stage.length)
@@ -166,6 +171,11 @@ class Run:
     def microbatch_count(self) -> int:
         """Number of pieces in which each batch is computed; 1 for an "auto" that is not resolved."""
         return 1 if self.microbatches == "auto" else self.microbatches
+
+    @property
+    def key_seed(self) -> int:
+        """Seed of the initial parameters and of dropout."""
+        return self.seed % 2**self.seed_bits
 
     @property
     def most_eval_batches(self) -> int | None:

@@ -12,7 +12,7 @@ from bertfam.training.optimizers.moments import one_minus_power
 from bertfam.training.state import TrainState
 
 # Constants folded into the seed of a run, one for each use, so that no two uses share keys.
-INITIALISATION, DROPOUT = range(2)
+INITIALISATION, DROPOUT, UPPER_BITS = range(3)
 Metrics = dict[str, Sum]
 NonFinite = Literal["raise", "skip"]
 # Metrics that are 1 at a step whose loss or gradient is not finite, by policy.
@@ -22,6 +22,16 @@ EMPTY = "nothing_to_predict"
 # Prefix of the loss terms among the metrics of an evaluation step: the sum of a term and its denominator.
 TERM = "term/"
 TrainStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
+
+
+def root_key(seed: int) -> jax.Array:
+    """Return the key of a seed from 0 to 2^63 - 1, of all whose bits it is a function: key[].
+
+    `jax.random.key` reads the lower 32 bits of a seed, as long as x64 is off. Seeds of 32 bits have its key.
+    """
+    key = jax.random.key(seed % 2**32)
+    upper = seed >> 32
+    return jax.random.fold_in(jax.random.fold_in(key, UPPER_BITS), upper) if upper else key
 
 
 def total_loss(
@@ -52,7 +62,7 @@ def make_train_step(
     Args:
       objective: the objective to train.
       optimizer: applied to the gradient of the summed loss; an `update` that accepts `step` receives the state's.
-      seed: seed of dropout, whose key is fold_in(fold_in(fold_in(key(seed), DROPOUT), step), microbatch).
+      seed: seed of dropout, whose key is fold_in(fold_in(fold_in(root_key(seed), DROPOUT), step), microbatch).
       microbatches: number of pieces in which a batch is computed, one after another; must divide the batch.
       non_finite: "skip" excludes the other metrics of a skipped step from the means; "raise" keeps them for the error message.
       average_decay: decay of the moving average of the parameters; None if the state has none.
@@ -100,7 +110,7 @@ def make_gradient(
         return gradient, carry, metrics | {"loss": Sum(value, jnp.ones(()))}
 
     def gradient_of_batch(state: TrainState, batch: Batch) -> tuple[Any, Any, Metrics]:
-        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), DROPOUT), state.step)
+        key = jax.random.fold_in(jax.random.fold_in(root_key(seed), DROPOUT), state.step)
         denominators = objective.denominators(batch)
 
         def piece(carry: Any, index: jax.Array, rows: Batch) -> Any:

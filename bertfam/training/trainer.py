@@ -35,7 +35,7 @@ from bertfam.training.optimizers.tensors import describe
 from bertfam.training.prefetch import Batch, global_batch
 from bertfam.training.run import Run
 from bertfam.training.state import TrainState, new_state, shardings_of
-from bertfam.training.step import INITIALISATION, TERM, Metrics, make_eval_step, make_train_step
+from bertfam.training.step import INITIALISATION, TERM, Metrics, make_eval_step, make_train_step, root_key
 
 _EVAL_BATCHES_IN_FLIGHT = 2
 
@@ -84,7 +84,7 @@ class Trainer:
         if run.keep_best is not None:
             self._check_metric(run.keep_best)
         self.stages = [self._stage(index) for index in range(len(run.stages))]
-        pieces: Any = {"seed": run.seed, "microbatches": run.microbatch_count}
+        pieces: Any = {"seed": run.key_seed, "microbatches": run.microbatch_count}
         policies: Any = {"non_finite": run.non_finite, "average_decay": run.average_decay}
         step = make_train_step(run.objective, self.optimizer, **pieces, **policies)
         self._new_state = jax.jit(self._fresh, out_shardings=self.shardings)
@@ -150,7 +150,7 @@ class Trainer:
     def new_state(self) -> TrainState:
         """Make a fresh state, the same on every mesh."""
         with jax.set_mesh(self.mesh), self._axis_rules():
-            return self._new_state(jax.random.fold_in(jax.random.key(self.run.seed), INITIALISATION))
+            return self._new_state(jax.random.fold_in(root_key(self.run.key_seed), INITIALISATION))
 
     def restored(self, checkpoints: Checkpoints, step: int) -> TrainState:
         """Restore a checkpoint's state on this mesh."""

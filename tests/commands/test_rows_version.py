@@ -1,4 +1,6 @@
-"""A run keeps the rows that it began with: `TextData.rows_version` in its config.gin."""
+"""A run keeps the rows and the keys that it began with: `TextData.rows_version` and `Run.seed_bits` in its config.gin."""
+
+import re
 
 import pytest
 from command_line import in_process, listing
@@ -58,3 +60,18 @@ def test_a_run_of_version_two_resumes_without_a_line(trained, tmp_path):
     done = in_process(*trained.pretrain(tmp_path / "model"))
     assert done.returncode == 0 and "rows_version" not in done.stderr, done.stderr
     assert read_run(tmp_path / "model").data.rows_version == 2
+
+
+def test_a_run_begun_earlier_keeps_the_keys_of_its_long_seed(trained, tmp_path):
+    copy_run(trained.model_dir, tmp_path / "model")
+    config, text = tmp_path / "model/config.gin", (trained.model_dir / "config.gin").read_text()
+    assert text.count("Run.seed_bits = 64\n") == 1
+    config.write_text(re.sub(r"(?m)^SEED = .*$", "SEED = 4294967303", text.replace("Run.seed_bits = 64\n", "")))
+    (tmp_path / "model/files.json").unlink()
+    run = read_run(tmp_path / "model")
+    assert run.seed_bits == 32 and run.key_seed == 7
+    for words in (trained.pretrain(tmp_path / "model", "--gin.SEED=4294967303"), ["pretrain", f"--model_dir={tmp_path / 'model'}"]):
+        done = in_process(*words)
+        assert done.returncode == 0, done.stderr
+    done = in_process(*trained.pretrain(tmp_path / "model", "--gin.SEED=4294967303", "--gin.Run.seed_bits=64"))
+    assert done.returncode == 2 and "Run.seed_bits was 32 when this run started and is 64 now" in done.stderr

@@ -17,7 +17,7 @@ from bertfam.training.logs.metrics import means
 from bertfam.training.optimizers import AdamW
 from bertfam.training.schedules import LinearDecay
 from bertfam.training.state import TrainState
-from bertfam.training.step import make_eval_step, make_train_step
+from bertfam.training.step import make_eval_step, make_train_step, root_key
 
 PARAMS = jax.eval_shape(lambda key: tiny.objective().init(key, tiny.SHAPE)[0], jax.random.key(0))
 OPTIMIZER = AdamW(LinearDecay(peak=1e-3, warmup_steps=0), epsilon=1e-6).build(100, PARAMS)
@@ -148,3 +148,10 @@ def test_dropout_is_a_function_of_the_step(state):
     assert len(losses) == 2 and abs(max(losses) - min(losses)) > 1e-3
     # Evaluation has no dropout.
     assert numbers(evaluation(0.5)(state.params, batch)) == numbers(evaluation(0.0)(state.params, batch))
+
+
+def test_every_bit_of_a_seed_counts():
+    seeds = [0, 7, 2**31, 2**32 - 1, 2**32, 2**32 + 7, 2**33 + 7, 2**63 - 1]
+    words = [tuple(jax.random.key_data(root_key(seed)).tolist()) for seed in seeds]
+    assert len(set(words)) == len(seeds)
+    assert words[:4] == [tuple(jax.random.key_data(jax.random.key(seed)).tolist()) for seed in seeds[:4]]

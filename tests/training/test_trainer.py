@@ -254,3 +254,13 @@ def test_plan_shows_optimizer_and_layer_rates():
     assert plan["optimizer"] == "Lamb(schedule=LinearDecay(peak=0.05, warmup_steps=4), layer_decay=0.5)"
     assert plan["layer_rates"] == {"heads": 1.0, "layer 2": 0.5, "layer 1": 0.25, "embeddings": 0.125}
     assert "layer rates  heads x 1, layer 2 x 0.5, layer 1 x 0.25, embeddings x 0.125" in plan_text(plan)
+
+
+def test_seeds_of_more_than_32_bits_have_their_own_initial_parameters():
+    def initial_params(seed, bits=64):
+        run = dataclasses.replace(RUN, seed=seed, seed_bits=bits)
+        return jax.device_get(Trainer(run, run.mesh.build(jax.devices()[:1])).new_state().params)
+
+    low, high = initial_params(7), initial_params(2**32 + 7)
+    assert not np.array_equal(low["layers"]["kernel"], high["layers"]["kernel"])
+    jax.tree.map(np.testing.assert_array_equal, low, initial_params(2**32 + 7, bits=32))
