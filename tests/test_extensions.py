@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import pickle
 import shlex
 import shutil
 import sys
@@ -16,6 +17,7 @@ from same_weights import assert_same_weights
 
 from bertfam import api, cli
 from bertfam.config import load
+from bertfam.errors import UserError
 from bertfam.models import families
 
 EXTENSIONS = Path(__file__).parent / "extensions"
@@ -195,6 +197,7 @@ TextData.corpus = @en/SeqioTask()
 SeqioTask.name = "books"
 en/SeqioTask.modules = ("stranger",)
 """
+STRANGE_MODULES = '("stranger",)'
 
 
 @pytest.mark.parametrize("command", ["preview", "check"])
@@ -206,6 +209,20 @@ def test_folder_imports_no_module_of_a_seqio_task(command, folder, tmp_path, cap
     error = capsys.readouterr().err
     line = len((tmp_path / "config.gin").read_text().splitlines())
     assert f"{tmp_path / 'config.gin'}:{line}: " in error and "--module_import=MODULE" in error
+
+
+def test_corpus_of_a_folder_imports_no_module_by_itself(tmp_path, monkeypatch):
+    (tmp_path / "stranger.py").write_text("open('ran', 'w')")
+    (tmp_path / "config.gin").write_text(f"MODULES = ('stranger',){STRANGE_TASK.replace(STRANGE_MODULES, '%MODULES')}")
+    monkeypatch.chdir(tmp_path)
+    corpus = load(["config.gin"], saved=["config.gin"]).build("TextData").corpus
+    for copied in (corpus, corpus.without_held_out()):
+        for read in (lambda corpus: list(corpus.texts("train")), type(corpus).fingerprint, pickle.dumps):
+            with pytest.raises(UserError, match=r"config\.gin:1: .*reading a folder runs no code"):
+                read(copied)
+    assert not (tmp_path / "ran").exists() and "stranger" not in sys.modules
+    named = load(["config.gin"], ["SeqioTask.modules = ('stranger',)"], saved=[])
+    assert type(named.build("TextData").corpus.modules) is tuple
 
 
 def test_exported_family_that_is_not_registered_is_refused(folder, tmp_path, capsys):

@@ -15,7 +15,7 @@ from bertfam.data.checks.duplicates import Duplicates, Text, find_duplicates, te
 from bertfam.data.checks.sampling import can_be_sampled, held_out_documents, sample
 from bertfam.data.preview.visible import visible
 from bertfam.data.rows.blocks import sampled
-from bertfam.data.token_cache.build_process import check_named, check_task_modules
+from bertfam.data.token_cache.build_process import check_named
 from bertfam.data.token_cache.builder import check_not_empty, check_size
 from bertfam.data.token_cache.cache import TokenCache
 from bertfam.data.vocabularies import Vocabulary
@@ -72,8 +72,6 @@ def _open_configuration(args: argparse.Namespace) -> tuple[session.Resolved[sess
         run = config.build("Run")
         configuration = session.Configuration(model_dir, config, run, flags.named_text(args, run.data))
         vocabulary = session.open_vocabulary(configuration)
-        if vocabulary.cache is None:
-            check_task_modules(config)
         checkpoint = _check_model_dir(configuration, vocabulary)
         resolved = session.resolve(configuration, vocabulary, checkpoint, session.device_memory())
         config = resolved.configuration.config

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import gin
 
 from bertfam.config import lint, registry
-from bertfam.config.imports import check_imported, import_module
+from bertfam.config.imports import MODULE_PARAMETERS, FolderModules, check_imported, import_module
 from bertfam.config.parse import (
     Binding,
     Import,
@@ -163,6 +163,8 @@ class Config:
         lint.check_flags(self.bindings, name)
         gin.clear_config()
         gin.parse_config(self.text())
+        for key, modules in self._modules_of_folders():
+            gin.bind_parameter(key, modules)
         try:
             return gin.get_configurable(name)()
         except (ValueError, UserError) as error:
@@ -227,10 +229,14 @@ class Config:
         references = (part for b in self.bindings.values() for part in parts(b.value) if isinstance(part, Reference))
         return any(registry.find(reference.name)[0].selector.endswith(f".{name}") for reference in references)
 
-    def saved_bindings(self, name: str) -> list[Binding]:
-        """Return the bindings of `Configurable.parameter`, in any scope, that a model folder has made."""
-        saved = [binding for binding in self.bindings.values() if binding.origin.source in self.saved_sources]
-        return [binding for binding in saved if lint.label(dataclasses.replace(binding, scope="")) == name]
+    def _modules_of_folders(self) -> Iterator[tuple[tuple[str, str, str], FolderModules]]:
+        """Yield the keys of the bindings whose values are modules that a model folder names, each with its modules."""
+        for binding in self.bindings.values():
+            if lint.label(dataclasses.replace(binding, scope="")) in MODULE_PARAMETERS:
+                named = lint.last(binding, self.bindings)
+                if named.origin.source in self.saved_sources:
+                    modules = lint.resolve(named.value, self.bindings)
+                    yield binding.key, FolderModules(modules, named.origin)
 
     def text(self) -> str:
         """Return the configuration as self-contained gin text: imports, macros, then bindings, without includes."""

@@ -6,16 +6,47 @@ import pkgutil
 import sys
 import sysconfig
 import traceback
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from bertfam.config.parse import Import
+from typing_extensions import Self
+
+from bertfam.config.parse import Import, Origin
 from bertfam.config.paths import shown
 from bertfam.errors import MissingFlag, UserError
 from bertfam.suggest import did_you_mean, one_each
 
 _INSTALL = "install it, or run the command in the folder that contains it"
 LONGEST = 200  # characters of an import error that are quoted
+
+
+# Parameters whose values are names of modules to import.
+MODULE_PARAMETERS = ("SeqioTask.modules",)
+
+
+class FolderModules(tuple[str, ...]):
+    """Modules that a model folder names and the user does not; equal to the tuple of their names."""
+
+    origin: Origin
+
+    def __new__(cls, modules: Iterable[str], origin: Origin) -> Self:
+        """Keep the place that names the modules."""
+        self = super().__new__(cls, modules)
+        self.origin = origin
+        return self
+
+    def __getnewargs__(self) -> tuple[tuple[str, ...], Origin]:
+        """Return the arguments that copy and pickle pass to `__new__`."""
+        return tuple(self), self.origin
+
+
+def check_named(modules: Sequence[str]) -> None:
+    """Raise UserError if reading text would import modules that only a model folder names: reading a folder runs no code."""
+    if isinstance(modules, FolderModules) and any(module not in sys.modules for module in modules):
+        raise UserError(
+            f"{modules.origin}: the text needs the modules of SeqioTask.modules, and reading a folder runs no code: if you "
+            "trust them, give --task=NAME and --module_import=MODULE again, or --cache_dir=DIR of a token cache of the text"
+        )
 
 
 def _is_module(name: str) -> bool:

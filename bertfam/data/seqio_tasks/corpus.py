@@ -66,6 +66,12 @@ class SeqioTask(Corpus):
             check_language(self.language)
 
     @override
+    def check_trusted(self) -> None:
+        from bertfam.config.imports import check_named
+
+        check_named(self.modules)
+
+    @override
     def without_held_out(self) -> SeqioTask:
         return replace(self, validation_fraction=0.0)
 
@@ -138,6 +144,7 @@ class SeqioTask(Corpus):
 
     def _find(self) -> seqio.Task:
         """Return the task, after importing the modules."""
+        self.check_trusted()
         fill_registry(self.modules)
         import seqio
 

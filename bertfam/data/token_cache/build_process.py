@@ -39,10 +39,10 @@ def open_token_cache(config: Config, data: TextData, directory: Path, named: Tex
         clear_finished(directory)
     if not is_used(directory):
         check_buildable(data)
-        _run_child(config, directory)
+        _run_child(config, data, directory)
     elif named.reads_seqio:
         # Only a child may read the task; with an existing cache it compares the fingerprints and builds nothing.
-        _run_child(config, directory, f"--vocab={named.vocabulary or TokenCache(directory).vocabulary_directory}")
+        _run_child(config, data, directory, f"--vocab={named.vocabulary or TokenCache(directory).vocabulary_directory}")
     else:
         check_named(directory, named)
     return TokenCache(directory)
@@ -78,18 +78,9 @@ def vocabulary_folder(data: TextData, directory: Path) -> Path:
     return to_path(str(data.vocabulary))
 
 
-def check_task_modules(config: Config) -> None:
-    """Raise UserError if only a model folder names the modules of a seqio task: reading a folder runs no code."""
-    for binding in config.saved_bindings("SeqioTask.modules"):
-        if binding.value:
-            raise UserError(
-                f"{binding.origin}: the text needs the modules of SeqioTask.modules, and reading a folder runs no code: if you "
-                "trust them, give --task=NAME and --module_import=MODULE again, or --cache_dir=DIR of a token cache of the text"
-            )
-
-
-def _run_child(config: Config, directory: Path, *flags: str) -> None:
-    check_task_modules(config)
+def _run_child(config: Config, data: TextData, directory: Path, *flags: str) -> None:
+    for corpus in data.corpora.values():
+        corpus.bare.check_trusted()  # the child cannot tell who named a module
     with tempfile.TemporaryDirectory() as scratch:
         gin_file = Path(scratch) / "config.gin"
         # The bindings of the model and the optimizer are left out, as their modules import JAX.
