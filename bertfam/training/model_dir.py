@@ -158,7 +158,7 @@ def read_run(model_dir: str | Path) -> Run:
     return load([str(path)], saved=[str(path)]).build("Run")
 
 
-def _check_vocabulary(model_dir: Path, vocabulary: Vocabulary, step: int) -> None:
+def check_own_vocabulary(model_dir: Path, vocabulary: Vocabulary, step: int) -> None:
     """Raise UserError if the model was trained with another vocabulary; only an imported model may have no record of it."""
     recorded = model_dir_files.recorded_vocabulary(model_dir)
     if recorded is None and has_training_state(model_dir, step):
@@ -183,7 +183,7 @@ def open_model(model_dir: str | Path, step: int | None = None, *, average: bool 
     run = run.sized(vocabulary.size)
     checkpoints = Checkpoints(model_dir, read_only=True)
     step = selection.find(model_dir, step, ("average" if average else "params",))
-    _check_vocabulary(to_path(model_dir), vocabulary, step)
+    check_own_vocabulary(to_path(model_dir), vocabulary, step)
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     parts = checkpoints.parts(step)
     shapes = {name: shape for name, shape in nn.meta.unbox(run.boxed_params).items() if name in parts}

@@ -120,6 +120,28 @@ def test_only_what_a_run_writes_is_copied(trained, tmp_path, capsys):
     assert "config.gin is a link out of its folder" in capsys.readouterr().err and not (tmp_path / "other").exists()
 
 
+def test_weights_are_copied_with_their_own_configuration_and_vocabulary_alone(trained, tmp_path, capsys):
+    def refused(change):
+        model_dir = copy_run(trained.model_dir, tmp_path / change.__name__)
+        (model_dir / "files.json").unlink()
+        change(model_dir)
+        assert cli.main(["checkpoints", f"--model_dir={model_dir}", f"--copy_weights={tmp_path / 'copy'}"]) == 2
+        assert not (tmp_path / "copy").exists()
+        return capsys.readouterr().err
+
+    def other_size(model_dir):
+        config = model_dir / "config.gin"
+        config.write_text(config.read_text().replace("feed_forward_size = 32", "feed_forward_size = 64"))
+
+    def other_vocabulary(model_dir):
+        shutil.rmtree(model_dir / "vocab")
+        shutil.copytree(trained.folder / "other-vocab", model_dir / "vocab")
+
+    error = refused(other_size)
+    assert "config.gin is not that of" in error and "(2, 32)" in error and "(2, 64)" in error
+    assert "other_vocabulary/vocab is not the vocabulary that the model was trained with" in refused(other_vocabulary)
+
+
 def _leaves(tree):
     import jax
 

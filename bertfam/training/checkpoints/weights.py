@@ -4,12 +4,15 @@ from pathlib import Path
 
 from bertfam.data import vocabularies
 from bertfam.data.vocabularies.huggingface_files import read_config
-from bertfam.interop.folders import check_is_run
+from bertfam.errors import MissingFlag
 from bertfam.storage.files import new_folder
 from bertfam.storage.paths import copy_files, to_path
 from bertfam.storage.untrusted import read_bytes
 from bertfam.training.checkpoints import manifest, selection
+from bertfam.training.checkpoints.shapes import check_shapes
 from bertfam.training.integrity import model_dir_files
+from bertfam.training.model_dir import check_own_vocabulary, read_run
+from bertfam.training.run import Run
 
 
 def copy_weights(model_dir: str | Path, target: str | Path, step: int | None = None) -> int:
@@ -27,20 +30,33 @@ def copy_weights(model_dir: str | Path, target: str | Path, step: int | None = N
       The step that was copied.
 
     Raises:
-      UserError: if there is no such step, it is damaged, configuration or vocabulary is missing, or the folder cannot be written.
+      UserError: if there is no such step, it is damaged, configuration or vocabulary is missing or not that of the checkpoint, or
+        the folder cannot be written.
     """
-    model_dir_files.check(to_path(model_dir))
-    check_is_run(model_dir)
+    run = _read_run(model_dir)
     config = read_bytes(to_path(model_dir) / "config.gin")
     vocabulary = vocabularies.load(to_path(model_dir) / "vocab")
     longest = read_config(to_path(model_dir) / "vocab").get("model_max_length")
     items = ("params", "average")
     step = selection.find(model_dir, step, items)
+    check_own_vocabulary(to_path(model_dir), vocabulary, step)
+    saved, copy = selection.folder(model_dir) / str(step), Path("checkpoints/0")
+    if run:
+        for item in items:
+            if (saved / item).is_dir():
+                check_shapes(to_path(model_dir), saved, item, run.sized(vocabulary.size).boxed_params)
     with new_folder(target) as folder:
         (folder / "config.gin").write_bytes(config)
         vocabulary.save(folder / "vocab", model_max_length=longest if isinstance(longest, int) else None)
         model_dir_files.write(folder, vocabulary.fingerprint)
-        saved, copy = selection.folder(model_dir) / str(step), folder / "checkpoints" / "0"
-        copy_files(saved, manifest.names(saved, items), copy)
-        manifest.write(copy)
+        copy_files(saved, manifest.names(saved, items), folder / copy)
+        manifest.write(folder / copy)
     return step
+
+
+def _read_run(model_dir: str | Path) -> Run | None:
+    """Return the run of a MODEL_DIR; None if its configuration needs modules that are not imported."""
+    try:
+        return read_run(model_dir)
+    except MissingFlag:
+        return None
