@@ -108,7 +108,7 @@ def parse_file(
     Raises:
       UserError: if a file is missing, includes itself, or does not parse, or a saved one includes another.
     """
-    path, text = paths.read(name, named_at, including[-1] if including else None)
+    path, text = paths.read(name, named_at, including[-1] if including else None, is_saved=is_saved)
     if os.path.realpath(path) in map(os.path.realpath, including):  # a link to its own folder gives a file ever new paths
         raise UserError(f"{named_at}: {' includes '.join([*including, path])}; remove one include")
     for statement in _statements(text, Origin(path)):

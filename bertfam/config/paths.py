@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bertfam.errors import UserError, warn
 from bertfam.storage.paths import to_path
+from bertfam.storage.untrusted import check_file
 from bertfam.suggest import nearest, one_each
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -27,13 +28,14 @@ def shipped(name: str) -> str:
     return str(path) if path.is_file() else name
 
 
-def read(name: str, named_at: str, beside: str | None = None) -> tuple[str, str]:
+def read(name: str, named_at: str, beside: str | None = None, *, is_saved: bool = False) -> tuple[str, str]:
     """Return the path of a gin file, as error messages show it, and its text.
 
     Args:
       name: path, or name of a shipped file.
       named_at: the flag, or the file and line, that names it.
       beside: path of the file that includes it; its folder is searched first.
+      is_saved: True for the file of a model folder, which is a small regular file in it.
 
     Raises:
       UserError: if there is no such file or it cannot be read.
@@ -43,6 +45,8 @@ def read(name: str, named_at: str, beside: str | None = None) -> tuple[str, str]
     is_shipped = beside is not None and Path(os.path.realpath(beside)).is_relative_to(packaged)
     for path in (*beside_it, *([] if is_shipped else [to_path(name)]), packaged / name):
         if path.is_file():
+            if is_saved:
+                check_file(path)
             if path == to_path(name) and (packaged / name).is_file():
                 _report_shadow(named_at, name, packaged / name)
             try:

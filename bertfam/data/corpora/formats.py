@@ -11,10 +11,15 @@ from typing import Any, Literal, NamedTuple
 
 from bertfam.data.corpora.text_lines import LONGEST_LINE, read_lines
 from bertfam.errors import UserError
+from bertfam.plurals import plural
 from bertfam.storage.streams import open_binary
 
 InputFormat = Literal["sentences", "paragraphs", "lines", "jsonl", "parquet"]
 _NO_TEXT = "no other column has strings: join the values of each row into one string, and write the file again"
+# Bytes of a column in a row group, and the ratio to its compressed bytes; beyond both it is refused.
+_UNPACKED, _RATIO = 64 << 20, 100
+# Rows that are read at once: all may be the same long entry of a dictionary. More are hardly faster.
+_BATCH = 8
 _Path = str | os.PathLike[str]
 
 
@@ -79,7 +84,8 @@ def read_objects(path: _Path, encoding: str, fix: str = "") -> Iterator[tuple[st
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
-            problem = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+            other = "nested too deeply" if isinstance(error, RecursionError) else "a number has too many digits"
+            problem = error.msg if isinstance(error, json.JSONDecodeError) else other
             raise UserError(f"{where}: not JSON ({problem}); jsonl needs one JSON object per line{fix}") from error
         if not isinstance(value, dict):
             raise UserError(f"{where}: JSON value is {_json_kind(value)}; jsonl needs one JSON object per line{fix}")
@@ -102,20 +108,11 @@ def _read_parquet(path: _Path, encoding: str, field: str) -> Iterator[list[str]]
     row = 0
     try:
         with open_binary(path) as file, parquet.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20) as table:
-            schema = table.schema_arrow
-            if schema.names.count(field) > 1:
-                raise UserError(
-                    f"{path}: {schema.names.count(field)} columns are named {field!r}; write the file with one of them"
-                )
-            if field not in schema.names:
-                raise UserError(f"{path}: no column {field!r} but {_listed(schema.names)}; name the text's with --text_field")
-            kind = schema.field(field).type
-            if not _is_text(kind):
-                texts = [name for name in schema.names if name != field and _is_text(schema.field(name).type)]
-                fix = f"name the text's with --text_field, such as {_listed(texts)}" if texts else _NO_TEXT
-                raise UserError(f"{path}: column {field!r} has type {kind}, not string; {fix}")
-            for batch in table.iter_batches(batch_size=256, columns=[field], use_threads=False):
-                for text in batch.column(0).to_pylist():
+            _check_column(path, table.schema_arrow, field)
+            _check_unpacked_size(path, table.metadata, field)
+            for batch in table.iter_batches(batch_size=_BATCH, columns=[field], use_threads=False):
+                for value in batch.column(0):
+                    text = value.as_py()
                     row += 1
                     if text is None:
                         raise UserError(f"{path}: row {row}: column {field!r} is null, not a string")
@@ -132,6 +129,36 @@ def _read_parquet(path: _Path, encoding: str, field: str) -> Iterator[list[str]]
         if error.errno is None:  # pyarrow's own, about the contents of the file
             raise UserError(f"{path}: not a Parquet file, or damaged after row {row}; download it again") from error
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _check_column(path: _Path, schema: Any, field: str) -> None:
+    """Raise UserError unless a file has one column of this name, of strings."""
+    if schema.names.count(field) > 1:
+        raise UserError(f"{path}: {schema.names.count(field)} columns are named {field!r}; write the file with one of them")
+    if field not in schema.names:
+        raise UserError(f"{path}: no column {field!r} but {_listed(schema.names)}; name the text's with --text_field")
+    kind = schema.field(field).type
+    if not _is_text(kind):
+        texts = [name for name in schema.names if name != field and _is_text(schema.field(name).type)]
+        fix = f"name the text's with --text_field, such as {_listed(texts)}" if texts else _NO_TEXT
+        raise UserError(f"{path}: column {field!r} has type {kind}, not string; {fix}")
+
+
+def _check_unpacked_size(path: _Path, metadata: Any, field: str) -> None:
+    """Raise UserError if a piece of a column becomes so much larger when it is unpacked that it cannot be text.
+
+    A page is unpacked as a whole, and 33 KB of zstd may be a page of 1 GiB. The sizes are those that the file states.
+    """
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        for column in map(group.column, range(group.num_columns)):
+            size = column.total_uncompressed_size
+            if column.path_in_schema == field and size > max(_UNPACKED, _RATIO * column.total_compressed_size):
+                raise UserError(
+                    f"{path}: {column.total_compressed_size:,} bytes of column {field!r} become {size:,} when they are unpacked, "
+                    f"more than {_RATIO} times as many, in row group {number}, of {plural(group.num_rows, 'row')}: write the file "
+                    f"again with row groups of less text than {_UNPACKED >> 20} MiB"
+                )
 
 
 def _is_text(kind: Any) -> bool:

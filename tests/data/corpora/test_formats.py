@@ -97,6 +97,23 @@ def test_parquet_with_two_columns_of_one_name_is_refused(tmp_path):
     assert error_message(tmp_path / "a", input_format="parquet").startswith(": 2 columns are named 'text'")
 
 
+def test_parquet_that_unpacks_to_gigabytes_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr(formats, "_UNPACKED", 1 << 20)
+    rows = ["the sailor saw the boat"] * 100
+    write_table(tmp_path / "a", {"text": ["a" * (1 << 22)], "other": ["b"]}, compression="zstd", use_dictionary=False)
+    assert "become 4,194,3" in (error := error_message(tmp_path / "a", input_format="parquet")) and "of 1 row:" in error
+    assert read(tmp_path / "a", input_format="parquet", text_field="other") == [["b"]]
+    write_table(tmp_path / "a", {"text": rows}, compression="zstd")
+    assert read(tmp_path / "a", input_format="parquet") == [[row] for row in rows]
+
+
+@pytest.mark.parametrize("value", ["[" * 100_000, "9" * 5_000])
+def test_message_about_a_line_of_json_names_nothing_of_python(tmp_path, value):
+    (tmp_path / "a").write_text(f'{{"text": {value}}}')
+    error = error_message(tmp_path / "a", input_format="jsonl")
+    assert error.startswith(":1: not JSON (") and "recursion" not in error and "sys." not in error
+
+
 def test_bad_parquet_is_reported(tmp_path, monkeypatch):
     path = tmp_path / "a"
     options = {"input_format": "parquet"}
