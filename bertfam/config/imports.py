@@ -8,8 +8,7 @@ import sysconfig
 import traceback
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-
-from typing_extensions import Self
+from typing import Self
 
 from bertfam.config.parse import Import, Origin
 from bertfam.config.paths import shown

@@ -70,7 +70,10 @@ def test_a_run_begun_earlier_keeps_the_keys_of_its_long_seed(trained, tmp_path):
     (tmp_path / "model/files.json").unlink()
     run = read_run(tmp_path / "model")
     assert run.seed_bits == 32 and run.key_seed == 7
-    for words in (trained.pretrain(tmp_path / "model", "--gin.SEED=4294967303"), ["pretrain", f"--model_dir={tmp_path / 'model'}"]):
+    for words in (
+        trained.pretrain(tmp_path / "model", "--gin.SEED=4294967303"),
+        ["pretrain", f"--model_dir={tmp_path / 'model'}"],
+    ):
         done = in_process(*words)
         assert done.returncode == 0, done.stderr
     done = in_process(*trained.pretrain(tmp_path / "model", "--gin.SEED=4294967303", "--gin.Run.seed_bits=64"))

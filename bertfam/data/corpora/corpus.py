@@ -63,9 +63,6 @@ class Corpus(ABC):
         """True if the text is stored in files, so that a sample can be read without producing all of it."""
         return False
 
-    def check_trusted(self) -> None:
-        """Raise UserError if reading the text imports a module that the user has not named; most corpora import none."""
-
     def without_held_out(self) -> "Corpus":
         """Return a corpus whose training split includes the documents that this one holds out of it by their hash."""
         return self

@@ -156,8 +156,8 @@ def _check_unpacked_size(path: _Path, metadata: Any, field: str) -> None:
             if column.path_in_schema == field and size > max(_UNPACKED, _RATIO * column.total_compressed_size):
                 raise UserError(
                     f"{path}: {column.total_compressed_size:,} bytes of column {field!r} become {size:,} when they are unpacked, "
-                    f"more than {_RATIO} times as many, in row group {number}, of {plural(group.num_rows, 'row')}: write the file "
-                    f"again with row groups of less text than {_UNPACKED >> 20} MiB"
+                    f"more than {_RATIO} times as many, in row group {number}, of {plural(group.num_rows, 'row')}: write the "
+                    f"file again with row groups of less text than {_UNPACKED >> 20} MiB"
                 )
 
 

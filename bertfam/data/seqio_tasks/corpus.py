@@ -65,8 +65,8 @@ class SeqioTask(Corpus):
         if self.language is not None:
             check_language(self.language)
 
-    @override
     def check_trusted(self) -> None:
+        """Raise UserError if reading the text would import a module that only a model folder names."""
         from bertfam.config.imports import check_named
 
         check_named(self.modules)

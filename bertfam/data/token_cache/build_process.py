@@ -11,6 +11,7 @@ from pathlib import Path
 
 from bertfam.config import Config
 from bertfam.data import vocabularies
+from bertfam.data.seqio_tasks.corpus import SeqioTask
 from bertfam.data.text_data import TextData
 from bertfam.data.token_cache.build_folder import clear_finished
 from bertfam.data.token_cache.builder import check_sources
@@ -80,7 +81,8 @@ def vocabulary_folder(data: TextData, directory: Path) -> Path:
 
 def _run_child(config: Config, data: TextData, directory: Path, *flags: str) -> None:
     for corpus in data.corpora.values():
-        corpus.bare.check_trusted()  # the child cannot tell who named a module
+        if isinstance(corpus.bare, SeqioTask):
+            corpus.bare.check_trusted()  # the child cannot tell who named a module
     with tempfile.TemporaryDirectory() as scratch:
         gin_file = Path(scratch) / "config.gin"
         # The bindings of the model and the optimizer are left out, as their modules import JAX.
