@@ -1,14 +1,14 @@
 """Costs of training steps compiled for TPU slices, compared with recorded costs; no TPU is needed.
 
-    python -m benchmarks.tpu_golden small             # two small models, also run as a test
+    python -m benchmarks.tpu_golden small             # a small model, also run as a test
     python -m benchmarks.tpu_golden large             # make tpu-golden
     python -m benchmarks.tpu_golden large --update    # record the costs
 
 The costs of a case, for one chip and step, are FLOPs, memory and bytes sent, by kind of collective and mesh axes. Only parameters
 may be gathered, and arrays that the case allows. With the recorded versions of jax and libtpu, costs must equal the record. With
 others they must be within a half of it (two releases differed by a quarter), except temporaries, which depend on the compiler.
-Each difference is reported in a line, and the exit status is 1 if there is any. The small models are compiled with the compiler's
-least effort, which is faster and keeps their arrays in HBM like those of larger models.
+Each difference is reported in a line, and the exit status is 1 if there is any. The small model is compiled with the compiler's
+least effort, which is faster and keeps its arrays in HBM like those of larger models.
 """
 
 import importlib.metadata
@@ -75,20 +75,6 @@ SMALL = {
             "BertConfig.feed_forward_size = 320",
             "BertConfig.dropout_rate = 0.0",
             "BertConfig.attention_dropout_rate = 0.0",
-            _batch(24),
-            "Stage.length = 48",
-        ),
-    ),
-    "gpt2, data 2 x fsdp 2": Case(
-        "runs/gpt2_small.gin",
-        500,
-        "v5e-4",
-        (
-            *_mesh(data=2, fsdp=2),
-            "Gpt2Config.num_layers = 3",
-            "Gpt2Config.hidden_size = 96",
-            "Gpt2Config.num_heads = 4",
-            "Gpt2Config.feed_forward_size = 320",
             _batch(24),
             "Stage.length = 48",
         ),

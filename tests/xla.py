@@ -6,12 +6,8 @@ import jax
 from jaxlib import xla_client
 
 FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
-# For `jax.jit(..., compiler_options=OPTIMISED)`: the order of sums of programs as users run them, for tests that depend on it.
-# Level 1 sums in the same order as level 3, and compiles in half the time.
-OPTIMISED = {"xla_backend_optimization_level": 1}
 if jax.__version_info__ < (0, 11):  # newer versions exit because of this flag
     FLAGS += " --xla_cpu_use_fusion_emitters=false"
-    OPTIMISED["xla_cpu_use_fusion_emitters"] = True
 
 
 def set_fast_compilation():

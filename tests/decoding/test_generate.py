@@ -217,15 +217,13 @@ def folder(model, tmp_path_factory):
     return base / "model"
 
 
-def test_command_generates_the_texts_of_the_api(model, folder, tmp_path):
+def test_command_generates_the_texts_of_the_api(model, folder, tmp_path, capsys):
     (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS) + "\n")
     flags = ["--strategy=sample", "--seed=3", "--max_new_tokens=8", "--num_return=2", "--json"]
-    command = [sys.executable, "-m", "bertfam", "generate", f"--model_dir={folder}", f"--prompts={tmp_path / 'prompts.txt'}"]
-    process = subprocess.run([*command, *flags], capture_output=True, text=True, env=os.environ | xla.device_environment())
-    assert process.returncode == 0, process.stderr
+    assert cli.main(["generate", f"--model_dir={folder}", f"--prompts={tmp_path / 'prompts.txt'}", *flags]) == 0
+    printed = json.loads(capsys.readouterr().out)
     strategy, limits, texts = small_gpt2.ON_MESHES[0]
     expected = model.generate(PROMPTS, strategy, limits, texts=texts)
-    printed = json.loads(process.stdout)
     assert [entry["prompt"] for entry in printed] == PROMPTS and "" in PROMPTS
     for entry, texts in zip(printed, expected, strict=True):
         for printed_text, text in zip(entry["texts"], texts, strict=True):

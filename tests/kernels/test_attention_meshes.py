@@ -24,7 +24,7 @@ def results():
 
 
 def test_sharded_rows_give_the_values_and_gradients_of_whole_ones(results):
-    assert len(results["differences"]) == 8
+    assert len(results["differences"]) == 7
     assert {case: value for case, value in results["differences"].items() if value > 1e-5} == {}
 
 
@@ -39,10 +39,7 @@ def test_a_window_exchanges_the_tokens_beside_a_device_only(results):
         for case, count in results["gathers"].items()
         if case.startswith(("blocks", "splash")) and "global" not in case
     }
-    assert {case for case, count in gathers.items() if count} == {
-        "splash, all tokens",
-        "splash, 300 tokens on each side",
-    }
+    assert {case for case, count in gathers.items() if count} == {"splash, 300 tokens on each side"}
 
 
 def test_kernels_compile_for_tpu_slices(results):
@@ -50,6 +47,6 @@ def test_kernels_compile_for_tpu_slices(results):
     if not results["tpu"]:
         pytest.skip("no TPU compiler: pip install 'bertfam[tpu]' (the test extra has it)")
     assert {slice_: (found["name"], found["calls"]) for slice_, found in results["tpu"].items()} == dict.fromkeys(
-        ("v5e-8", "v5p-8", "v6e-4"), ("splash", 3)
+        ("v5e-8", "v6e-4"), ("splash", 3)
     )
     assert results["tpu"]["v5e-8"]["gathers"] == 0

@@ -1,4 +1,4 @@
-"""An encoder-decoder with all arithmetic in float64, in a process of its own: INPUTS.npz FOLDER...; writes FOLDER/outputs.npz."""
+"""An encoder-decoder with all arithmetic in float64, in a process of its own: INPUTS.npz FOLDER; writes FOLDER/outputs.npz."""
 
 import sys
 
@@ -16,14 +16,13 @@ from bertfam.interop import huggingface  # noqa: E402
 from bertfam.kernels.attention.choice import BACKENDS  # noqa: E402
 
 if __name__ == "__main__":
-    inputs, *folders = sys.argv[1:]
+    inputs, folder = sys.argv[1:]
     for name in set(BACKENDS) - {"reference"}:  # the others compute in float32
         del BACKENDS[name]
     with np.load(inputs) as arrays:
         rows = {name: tuple(arrays[name]) for name in ("encoder", "decoder")}
-    for folder in folders:
-        config, params, _ = huggingface.read(folder)
-        params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
-        results = seq2seq_parity.jax_outputs(config, params, rows)
-        assert {str(value.dtype) for value in results.values()} == {"float64"}
-        np.savez(f"{folder}/outputs.npz", **results)
+    config, params, _ = huggingface.read(folder)
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+    results = seq2seq_parity.jax_outputs(config, params, rows)
+    assert {str(value.dtype) for value in results.values()} == {"float64"}
+    np.savez(f"{folder}/outputs.npz", **results)

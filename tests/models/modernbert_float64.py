@@ -1,4 +1,4 @@
-"""A ModernBERT with all arithmetic in float64, in a process of its own: INPUTS.npz FOLDER...; writes FOLDER/outputs.npz."""
+"""A ModernBERT with all arithmetic in float64, in a process of its own: INPUTS.npz FOLDER; writes FOLDER/outputs.npz."""
 
 import sys
 import types
@@ -18,15 +18,14 @@ from bertfam.kernels.attention.choice import BACKENDS  # noqa: E402
 from bertfam.layers.positions import rotary  # noqa: E402
 
 if __name__ == "__main__":
-    inputs, *folders = sys.argv[1:]
+    inputs, folder = sys.argv[1:]
     for name in set(BACKENDS) - {"reference"}:  # the others compute in float32
         del BACKENDS[name]
     rotary.np = types.SimpleNamespace(arange=np.arange, float32=np.float64)
     with np.load(inputs) as arrays:
         rows = dict(arrays)
-    for folder in folders:
-        config, params, _ = huggingface.read(folder)
-        params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
-        results = parity.jax_outputs(config, params, rows, mlm=parity.masked_lm(config))
-        assert {str(value.dtype) for value in results.values()} == {"float64"}
-        np.savez(f"{folder}/outputs.npz", **results)
+    config, params, _ = huggingface.read(folder)
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+    results = parity.jax_outputs(config, params, rows, mlm=parity.masked_lm(config))
+    assert {str(value.dtype) for value in results.values()} == {"float64"}
+    np.savez(f"{folder}/outputs.npz", **results)

@@ -62,24 +62,24 @@ def random_params(config: Any = CONFIG):
 
 
 @functools.cache
-def _compiled(config, execution, is_trained, compiler_options, options):
+def _compiled(config, execution, is_trained, options):
     module = config.encoder(execution)
 
     def run(params, inputs, key):
         rngs = {"dropout": key} if is_trained else None
         return module.apply({"params": params}, **inputs, train=is_trained, rngs=rngs, **dict(options))
 
-    return jax.jit(run, compiler_options=dict(compiler_options))
+    return jax.jit(run)
 
 
-def apply(params, inputs, config=CONFIG, execution=Execution(), key=None, compiler_options={}, **options):  # noqa: B006, B008
+def apply(params, inputs, config=CONFIG, execution=Execution(), key=None, **options):  # noqa: B008
     """Return (hidden, collected) of the jitted encoder; dropout is on if there is a key."""
-    run = _compiled(config, execution, key is not None, tuple(compiler_options.items()), tuple(options.items()))
+    run = _compiled(config, execution, key is not None, tuple(options.items()))
     return jax.device_get(run(params, inputs, key))
 
 
 @functools.cache
-def _compiled_gradient(config, execution, is_trained, compiler_options):
+def _compiled_gradient(config, execution, is_trained):
     module, inputs = config.encoder(execution), batch(config)
 
     def loss(params, weights, key):
@@ -87,14 +87,14 @@ def _compiled_gradient(config, execution, is_trained, compiler_options):
         hidden, _ = module.apply({"params": params}, **inputs, train=is_trained, rngs=rngs)
         return jnp.sum(hidden * weights) / 100, hidden
 
-    return jax.jit(jax.value_and_grad(loss, has_aux=True), compiler_options=dict(compiler_options))
+    return jax.jit(jax.value_and_grad(loss, has_aux=True))
 
 
-def loss_and_gradient(params, config=CONFIG, execution=Execution(), key=None, compiler_options={}):  # noqa: B006, B008
+def loss_and_gradient(params, config=CONFIG, execution=Execution(), key=None):  # noqa: B008
     """Return ((loss, hidden states), gradient) of a weighted sum of hidden states; dropout is on if there is a key."""
     weights = np.random.default_rng(5).standard_normal((4, 20, config.hidden_size), np.float32)
     weights *= batch(config)["segment_ids"][..., None]
-    run = _compiled_gradient(config, execution, key is not None, tuple(compiler_options.items()))
+    run = _compiled_gradient(config, execution, key is not None)
     return jax.device_get(run(params, weights, key))
 
 

@@ -1,12 +1,11 @@
-"""Random parameters of an objective, and compiled gradients of its batches, in NumPy arrays."""
+"""Random parameters of objectives, compiled losses and gradients in NumPy arrays, and sums over microbatches."""
 
 import jax
 import numpy as np
 import tiny
 from flax import linen as nn
 
-from bertfam.training.state import TrainState
-from bertfam.training.step import make_gradient, total_loss
+from bertfam.training.step import total_loss
 
 
 def random_params(objective, *, seed=3, scale=0.3, shape=tiny.SHAPE):
@@ -33,12 +32,20 @@ def compile_loss(objective, *, gradient=True, train=False):
     return call
 
 
-def compile_microbatches(objective, count):
-    """Return a compiled (params, batch, aux={}, step=0) -> (gradient, metrics) of a training step."""
-    compiled = jax.jit(make_gradient(objective, seed=0, microbatches=count))
+def assert_sums_of_microbatches(run, batch, *, rtol=1e-5):
+    """Check that terms and metrics of a batch are the sums of those of two microbatches, filled up with padding.
 
-    def call(params, batch, aux={}, step=0):  # noqa: B006
-        gradient, _, metrics = compiled(TrainState(np.int32(step), params, {}, {}, aux, {}, np.int32(0)), batch)
-        return jax.device_get((gradient, metrics))
+    A training step adds the gradients of microbatches, which then are those of the batch, too.
 
-    return call
+    Args:
+      run: compiled function of a batch that returns its LossOut.
+      batch: an even number of rows, of which every other one goes to a microbatch.
+      rtol: tolerance relative to each sum.
+    """
+    rows = len(next(iter(batch.values())))
+    halves = [tiny.padded({name: value[first::2] for name, value in batch.items()}, rows // 2) for first in (0, 1)]
+    whole, *parts = (run(part) for part in (batch, *halves))
+    for name, term in whole.terms.items():
+        np.testing.assert_allclose(sum(part.terms[name] for part in parts), term, rtol=rtol, err_msg=name)
+    for name, metric in whole.metrics.items():
+        np.testing.assert_allclose(np.sum([part.metrics[name] for part in parts], axis=0), metric, rtol=rtol, err_msg=name)

@@ -11,7 +11,7 @@ import pytest
 import tiny
 from chi_square import chi_square_limit
 from flax import linen as nn
-from gradients import compile_loss, compile_microbatches, random_params
+from gradients import compile_loss, random_params
 from test_packed_rows import packed
 
 from bertfam.layers.lookup import gather_positions, put_positions
@@ -198,7 +198,10 @@ def test_no_gradient_passes_the_sampling_and_both_networks_train_embeddings(para
 
 
 def test_rows_are_independent_and_padding_adds_nothing(params):
-    """Terms and metrics of a batch are the sums of those of its halves, each filled up with padding; the gradient too."""
+    """Terms and metrics of a batch are the sums of those of its halves, each filled up with padding; the gradient too.
+
+    Samples are the same: they depend on the rows only.
+    """
     batch = tiny.batch(8)
     halves = [tiny.padded({name: value[rows] for name, value in batch.items()}, 4) for rows in (slice(4), slice(4, 8))]
     ((_, whole), gradient), *results = (value_and_gradient(params, rows) for rows in (batch, *halves))
@@ -238,18 +241,6 @@ def test_packed_examples_have_the_loss_of_separate_rows(params):
     assert float(packed_loss) == pytest.approx(float(loss), rel=1e-5)
     for name, metric in alone.metrics.items():
         np.testing.assert_allclose(together.metrics[name], metric, rtol=1e-5)
-
-
-def test_microbatches_give_the_same_gradient(params):
-    """Samples are the same, too: they depend on the rows only."""
-    batch = tiny.batch(8, predictions=[4, 0, 1, 0, 4, 0, 4, 0])
-    (loss, out), expected = value_and_gradient(params, batch)
-    gradient, metrics = compile_microbatches(OBJECTIVE, 4)(params, batch)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5), gradient, expected)
-    assert metrics.keys() > out.metrics.keys() == METRICS
-    assert float(metrics["loss"].total) == pytest.approx(float(loss), rel=1e-5)
-    for name, value in out.metrics.items():
-        assert tuple(map(float, metrics[name])) == pytest.approx(tuple(map(float, value)), rel=1e-5), name
 
 
 def test_parameter_tree_is_the_published_one():

@@ -171,16 +171,14 @@ def test_microbatches_have_the_same_gradient_and_memory(params):
 def test_scan_and_unroll_agree_with_dropout(params):
     """The trees, dropout and the memory are the same, and dropout on R alone changes the loss."""
     wet = dataclasses.replace(MODEL, dropout_rate=0.1, attention_dropout_rate=0.1)
-    results = []
-    for layers, remat in (("scan", "full"), ("unroll", "none")):
-        objective = PermutationLm(wet, MEMORY, Execution(layers=layers, remat=remat, attention="reference"))
-        call = compile_loss(dataclasses.replace(objective, memory_length=0), train=True)
-        results.append(call(params, batch(), key=jax.random.key(1)))
-    ((one, _), gradient), ((other, _), other_gradient) = results
-    assert one == pytest.approx(other, rel=1e-5)
-    for left, right in zip(jax.tree.leaves(gradient), jax.tree.leaves(other_gradient), strict=True):
-        np.testing.assert_allclose(left, right, atol=2e-5 * max(1.0, float(np.abs(left).max())))
-    assert abs(one - compile_loss(PLAIN)(params, batch())[0][0]) > 1e-3
+    losses = []
+    for layers in ("scan", "unroll"):
+        objective = PermutationLm(wet, memory_length=0, execution=Execution(layers=layers, attention="reference"))
+        call = compile_loss(objective, train=True, gradient=False)
+        losses.append(call(params, batch(), key=jax.random.key(1))[0])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    without = loss(params, {}, batch()).terms["plm"] / batch()["masked_loss_weights"].sum()
+    assert abs(losses[0] - without) > 1e-3
 
 
 def test_collected_states_and_predictions(params):

@@ -1,4 +1,4 @@
-"""Costs of two small models on TPU slices by the TPU compiler, equal to the recorded ones; libtpu prints nothing."""
+"""Costs of a small model on a TPU slice by the TPU compiler, equal to the recorded ones; libtpu prints nothing."""
 
 import importlib.util
 import os
@@ -25,7 +25,7 @@ def run_python(*words, **environment):
 
 
 @requires_compiler
-def test_costs_of_two_small_models_equal_the_record():
+def test_costs_of_a_small_model_equal_the_record():
     process = run_python("-m", "benchmarks.tpu_golden", "small")
     assert process.returncode == 0, process.stderr
     assert [line.rpartition(":")[0] for line in process.stdout.splitlines()] == list(SMALL)
