@@ -92,10 +92,11 @@ def run_file(phase: Phase, steps: int) -> str:
 
 
 def train(args: argparse.Namespace) -> None:
-    """Train and score the phases, one after another."""
+    """Train and score the selected phases, one after another."""
     args.output.mkdir(parents=True, exist_ok=True)
     commands = []
-    for name, phase in PHASES.items():
+    for name in args.runs:
+        phase = PHASES[name]
         file = args.output / f"{name}.gin"
         file.write_text(run_file(phase, args.steps))
         flags = [f"--gin_file={file}", f"--cache_dir={args.cache}", f"--model_dir={args.output / name}", *args.flags]
@@ -178,8 +179,7 @@ def main() -> int:
     parser, commands = command_parsers(__doc__, {"train": train, "score": score, "table": show})
     for command, sub in commands.items():
         sub.add_argument("--length", type=int, default=_LONG, help="tokens of a held-out row (default: %(default)s)")
-        if command != "train":
-            sub.add_argument("--runs", type=lambda names: names.split(","), default=list(PHASES), metavar="NAME,NAME")
+        sub.add_argument("--runs", type=lambda names: names.split(","), default=list(PHASES), metavar="NAME,NAME")
         if command != "table":
             sub.add_argument("--cache", type=Path, required=True, metavar="DIR", help="token cache of long documents")
             sub.add_argument("--tokens", type=int, default=_TOKENS, help="tokens of a held-out batch (default: %(default)s)")

@@ -13,7 +13,7 @@ from bertfam.data.token_cache.cache import TokenCache
 from bertfam.errors import UserError
 
 pytest.importorskip("psutil")
-TINY = ("num_layers=1", "hidden_size=16", "num_heads=2", "feed_forward_size=32")
+TINY = ("num_layers=1", "hidden_size=16", "num_heads=2", "feed_forward_size=32", "dropout_rate=0.0", "attention_dropout_rate=0.0")
 
 
 @pytest.fixture(scope="module")

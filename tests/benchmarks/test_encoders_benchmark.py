@@ -29,6 +29,7 @@ def test_every_run_file_builds_a_run(tmp_path, name):
 
 def test_training_scores_and_table(cache_dir, tmp_path, modules_in_process):
     tiny = [f"--gin.ElectraConfig.{size}" for size in ("num_layers=1", "hidden_size=64", "feed_forward_size=64")]
+    tiny += [f"--gin.ElectraConfig.{part}dropout_rate=0.0" for part in ("", "attention_")]
     tiny += ["--gin.BATCH_SIZE=4", '--gin.Execution.dtype="float32"']
     words = [f"--cache={cache_dir}", "--steps=3", "--batches=1", "--encoders=ELECTRA"]
     modules_in_process("benchmarks.encoders", "train", f"--output={tmp_path}", *words, "--", *tiny)

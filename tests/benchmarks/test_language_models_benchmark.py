@@ -34,6 +34,7 @@ def test_training_scores_and_table(cache_dir, tmp_path, modules_in_process):
     (tmp_path / "caches").mkdir()
     (tmp_path / "caches/gpt2").symlink_to(cache_dir)
     tiny = [f"--gin.Gpt2Config.{size}" for size in ("num_layers=1", "hidden_size=48", "feed_forward_size=48")]
+    tiny += [f"--gin.Gpt2Config.{part}dropout_rate=0.0" for part in ("", "embedding_", "attention_")]
     tiny += ["--gin.BATCH_SIZE=4", "--gin.Stage.length=32", '--gin.Execution.dtype="float32"']
     words = ["--runs=GPT-2", "--steps=3", "--batches=1"]
     modules_in_process(
@@ -49,12 +50,9 @@ def test_training_scores_and_table(cache_dir, tmp_path, modules_in_process):
     assert cells[5] == f"{score['byte_perplexity']:.3f}" and float(cells[7]) >= 0
 
 
-def test_chunks_of_logits_change_no_loss(capsys, monkeypatch):
+def test_loss_with_chunked_logits_is_measured(capsys, monkeypatch):
+    """tests/objectives/test_language_models.py compares it with that of all logits at once."""
     monkeypatch.setattr(cross_entropy, "_VOCABULARY", 500)
     monkeypatch.setattr(cross_entropy, "load", lambda files, bindings: load(files, [*bindings, "Gpt2Config.num_layers=1"]))
-    losses = {}
-    for variant in cross_entropy.VARIANTS:
-        cross_entropy.measure(argparse.Namespace(variant=variant, model="gpt2_tiny", rows=2, length=24, steps=2))
-        losses[variant] = json.loads(capsys.readouterr().out)["loss"]
-    assert losses["chunked"] == pytest.approx(losses["whole"], rel=2e-3)  # of bfloat16
-    assert 6 < losses["whole"] < 6.5  # ln 500 is 6.21
+    cross_entropy.measure(argparse.Namespace(variant="chunked", model="gpt2_tiny", rows=2, length=24, steps=2))
+    assert 6 < json.loads(capsys.readouterr().out)["loss"] < 6.5  # ln 500 is 6.21

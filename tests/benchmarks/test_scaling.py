@@ -10,6 +10,7 @@ from benchmarks import scaling
 from bertfam.config import load
 
 LINES = ["Run.stages = (@Stage(),)", "Stage.length = 32", "BATCH_SIZE = 2", "BertConfig.num_layers = 1"]
+LINES += ["BertConfig.dropout_rate = 0.0", "BertConfig.attention_dropout_rate = 0.0"]
 
 
 def test_model_is_trained_by_a_round():

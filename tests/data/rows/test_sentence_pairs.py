@@ -91,8 +91,13 @@ class PlannedDraws:
         self.chunk += 1
 
 
-@pytest.mark.parametrize("config", [SentencePairs(), SentencePairs(0.9, 0.5), SentencePairs(0.0, 0.0), SentencePairs(0.5, 1.0)])
-@pytest.mark.parametrize("length", [16, LENGTH, 512])
+@pytest.mark.parametrize(
+    ("config", "length"),
+    [
+        *((SentencePairs(), length) for length in (16, LENGTH, 512)),
+        *((SentencePairs(*shares), LENGTH) for shares in ((0.9, 0.5), (0.0, 0.0), (0.5, 1.0))),
+    ],
+)
 def test_chunks_equal_those_of_the_published_script(documents, config, length):
     lists = as_lists(documents)
     expected = [
@@ -140,10 +145,9 @@ class RowDraws:
         return self.fronts[side] >= 0
 
 
-@pytest.mark.parametrize("length", [16, LENGTH])
-@pytest.mark.parametrize("relation", ["next", "order", "structure"])
+@pytest.mark.parametrize(("relation", "length"), [("next", 16), ("next", LENGTH), ("order", LENGTH), ("structure", LENGTH)])
 @pytest.mark.parametrize("is_earlier", [False, True], ids=["", "earlier"])
-def test_pairs_equal_those_of_the_published_script(documents, length, relation, is_earlier):
+def test_pairs_equal_those_of_the_published_script(documents, relation, length, is_earlier):
     lists = as_lists(documents)
     config = SentencePairs(relation=relation, label_single_sentences=True)
     config = earlier_rows(config) if is_earlier else config

@@ -30,10 +30,9 @@ def text(corpus, tmp_path_factory):
 
 CORPORA = {
     "held-out-by-hash": lambda text: {"text": TextFiles(f"{text}/*.txt", validation_fraction=0.2)},
-    "held-out-files": lambda text: {"text": TextFiles(f"{text}/[12].txt", (f"{text}/[03].txt",), input_format="paragraphs")},
-    "two": lambda text: {
+    "two, one with held-out files": lambda text: {
         "lines": TextFiles(f"{text}/*.jsonl", input_format="jsonl", validation_fraction=0.2),
-        "plain": TextFiles(f"{text}/[13].txt"),
+        "plain": TextFiles(f"{text}/[12].txt", (f"{text}/[03].txt",), input_format="paragraphs"),
     },
 }
 

@@ -34,7 +34,7 @@ def contents(folder):
 
 @pytest.fixture
 def small_batches(monkeypatch):
-    monkeypatch.setattr(tokenize, "_BATCH_CHARACTERS", 20_000)
+    monkeypatch.setattr(tokenize, "_BATCH_CHARACTERS", 6_000)
 
 
 @pytest.fixture
@@ -51,18 +51,15 @@ def started_processes(monkeypatch):
     return processes
 
 
-@pytest.mark.parametrize("processes", [1, 3])
-def test_bytes_do_not_depend_on_the_number_of_processes(
-    tmp_path, corpus, vocabulary, small_batches, started_processes, processes
-):
+def test_bytes_do_not_depend_on_the_number_of_processes(tmp_path, corpus, vocabulary, small_batches, started_processes):
     documents = ["\n".join(lines) for lines in corpus.texts("train")]
     for number in range(3):
         (tmp_path / f"{number}.txt").write_text("\n\n".join(documents[number::3]))
     texts = {"text": TextFiles(f"{tmp_path}/*.txt", input_format="paragraphs", validation_fraction=0.1)}
-    built = build(texts, vocabulary, tmp_path / "cache", processes=processes)
+    built = build(texts, vocabulary, tmp_path / "cache", processes=2)
     assert contents(built.directory) == contents(build(texts, vocabulary, tmp_path / "plain").directory)
     assert built.counts("train")["documents"] > 20 and built.counts("validation")["documents"] > 1
-    assert len(started_processes) == processes and all(process.poll() is not None for process in started_processes)
+    assert len(started_processes) == 2 and all(process.poll() is not None for process in started_processes)
 
 
 @pytest.mark.parametrize(("name", "size"), [("_BATCH_CHARACTERS", 1), ("_BATCH_CHARACTERS", 7777), ("_CHARACTERS_AT_ONCE", 50)])
@@ -95,11 +92,11 @@ class NumberedDocuments(Corpus):
     """Documents of numbered sentences, one of which behaves as `does` says."""
 
     does: str = ""
-    documents_in_train: int = 400
+    documents_in_train: int = 120
 
     def texts(self, split):
         for number in range(self.documents_in_train if split == "train" else 0):
-            yield [f"Sentence {index} of document {number}." for index in range(20)] + ["x"] * (number == 250)
+            yield [f"Sentence {index} of document {number}." for index in range(20)] + ["x"] * (number == 80)
 
     def sentences(self, lines):
         if lines[-1] == "x" and self.does == "kill":
@@ -149,7 +146,7 @@ def test_killed_process_is_reported_and_the_build_can_be_resumed(tmp_path, vocab
     built = build({"text": NumberedDocuments()}, vocabulary, tmp_path / "cache", processes=1)
     line = capsys.readouterr().err.splitlines()[0]
     documents = int(line.removeprefix(f"resuming in {tmp_path / '.cache.partial'}, which has ").partition(" ")[0])
-    assert 0 < documents <= 250
+    assert 0 < documents <= 80
     assert contents(built.directory) == whole
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache"]
 
@@ -228,7 +225,7 @@ class OtherDocuments(NumberedDocuments):
         return {"kind": "other"}
 
 
-@pytest.mark.parametrize("journal", ["", "{", "[]", "{}", '{"format": 1}'])
+@pytest.mark.parametrize("journal", ["{", "[]", '{"format": 1}'])
 def test_build_with_a_damaged_journal_starts_over(tmp_path, vocabulary, small_batches, monkeypatch, journal, whole):
     stop_after(2, monkeypatch, corpora={"text": NumberedDocuments()}, vocabulary=vocabulary, directory=tmp_path / "cache")
     (tmp_path / ".cache.partial" / "journal.json").write_text(journal)
@@ -388,7 +385,7 @@ def test_panic_is_reported_with_the_document(tmp_path, vocabulary, small_batches
         build({"text": NumberedDocuments("panic")}, vocabulary, tmp_path / "cache", processes=processes)
     report = "".join(traceback.format_exception(raised.value))
     assert "Panic: no character boundary" in report
-    assert "in the document that begins with 'Sentence 0 of document 250.'" in report
+    assert "in the document that begins with 'Sentence 0 of document 80.'" in report
 
 
 def test_concurrent_builds_make_one_cache(tmp_path, vocabulary, small_batches, monkeypatch):
