@@ -1,4 +1,4 @@
-"""LEGAL-BERT's three ways on small texts: losses per character follow the caches' counts; splits do not overlap."""
+"""LEGAL-BERT's ways on small texts: losses per character follow the caches' counts; splits do not overlap."""
 
 import json
 import pydoc_data.topics
@@ -36,11 +36,13 @@ def test_all_ways_are_scored_on_the_same_documents(texts, tmp_path, monkeypatch,
         f"--output={tmp_path / 'out'}",
     ]
     words += [f"--gin=BertConfig.{size}" for size in TINY]
-    run_command = subprocess.run
+    run_command, ways = subprocess.run, domain_adaptation.ways
+    # Without further training of the general model, and without training from scratch, which differ in flags alone.
+    monkeypatch.setattr(domain_adaptation, "ways", lambda general: [ways(general)[place] for place in (0, 2, 3)])
     assert domain_adaptation.main(words) == 0
     out = tmp_path / "out"
     report = json.loads((out / "report.json").read_text())
-    assert len(report["ways"]) == 5 and [way["steps"] for way in report["ways"]] == [0, 2, 2, 2, 2]
+    assert [way["steps"] for way in report["ways"]] == [0, 2, 2]
     documents = {split: set((out / f"domain-{split}.txt").read_text().strip().split("\n\n")) for split in ("train", "validation")}
     assert not documents["train"] & documents["validation"] and len(documents["validation"]) >= 2
     assert documents["train"] | documents["validation"] == set((texts / "domain.txt").read_text().split("\n\n"))
@@ -48,13 +50,13 @@ def test_all_ways_are_scored_on_the_same_documents(texts, tmp_path, monkeypatch,
     characters = sum(len(text.replace(" ", "")) for text in documents["validation"])
     assert 0 < report["held_out"]["characters"] - characters < 0.3 * characters
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][2:]
-    for way, line, name in zip(report["ways"], lines, ("general", "general", "domain", "domain", "domain"), strict=True):
+    for way, line, name in zip(report["ways"], lines, ("general", "domain", "domain"), strict=True):
         tokens = TokenCache(out / f"cache-domain-by-{name}").counts("validation")["tokens"]
         expected = way["masked_loss"] * tokens / report["held_out"]["characters"]
         assert way["loss_per_character"] == pytest.approx(expected, rel=1e-12) and way["held_out_tokens"] == tokens
         assert way["way"] in line and f"{expected:.4f}" in line
-    assert report["ways"][2]["rows"].startswith("of 300 tokens ") and " 0 begin with the mean" not in report["ways"][2]["rows"]
-    assert " 0 begin with the mean" in report["ways"][3]["rows"] and report["ways"][4]["rows"] == ""
+    assert report["ways"][0]["rows"] == "" and report["ways"][1]["rows"].startswith("of 300 tokens ")
+    assert " 0 begin with the mean" not in report["ways"][1]["rows"] and " 0 begin with the mean" in report["ways"][2]["rows"]
 
     # Finished commands are not repeated, except evaluations, which print here what they printed before.
     evaluated = []

@@ -141,12 +141,11 @@ def test_scan_and_unroll_agree(params):
     assert not np.allclose(plain, hidden, atol=0.1)
 
 
-@pytest.mark.parametrize("layers", ["scan", "unroll"])
-def test_collected_values_are_in_the_order_of_layers(params, layers):
+def test_collected_values_are_in_the_order_of_layers(params):
     """Attention weights show which layers are local; hidden states are those of a model without the layers after them."""
-    inputs, execution = small_bert.batch(CONFIG), Execution(layers=layers)
+    inputs = small_bert.batch(CONFIG)
     collect = frozenset({"hidden_states", "attention_probs"})
-    hidden, collected = small_bert.apply(params, inputs, CONFIG, execution, collect=collect)
+    hidden, collected = small_bert.apply(params, inputs, CONFIG, collect=collect)
     assert collected["hidden_states"].shape == (7, 4, 20, 48) and collected["attention_probs"].shape == (6, 4, 4, 20, 20)
     assert np.array_equal(collected["hidden_states"][-1], hidden)
     far = np.abs(np.arange(20)[:, None] - np.arange(20)) > 3
@@ -154,16 +153,15 @@ def test_collected_values_are_in_the_order_of_layers(params, layers):
     assert sees_far_tokens == [name == "global" for name in CONFIG.types]
     fewer = dataclasses.replace(CONFIG, num_layers=4)
     cut = params | {"layers": jax.tree.map(lambda leaf: leaf[:3], params["layers"])}
-    states = small_bert.apply(cut, inputs, fewer, execution, collect=collect)[1]["hidden_states"]
+    states = small_bert.apply(cut, inputs, fewer, collect=collect)[1]["hidden_states"]
     np.testing.assert_allclose(collected["hidden_states"][:4], states[:4], atol=1e-5)
     with pytest.raises(ValueError, match="cannot collect"):
         small_bert.apply(params, inputs, CONFIG, collect=frozenset({"logits"}))
 
 
-@pytest.mark.parametrize("execution", [Execution(), Execution(attention="reference")])
-def test_padding_does_not_change_real_tokens(params, execution):
+def test_padding_does_not_change_real_tokens(params):
     """Kernels have half their scale: at full scale, six layers without a LayerNorm at their ends raise rounding to 2e-5."""
-    small_bert.assert_padding_changes_nothing(jax.tree.map(lambda leaf: leaf / 2, params), CONFIG, execution)
+    small_bert.assert_padding_changes_nothing(jax.tree.map(lambda leaf: leaf / 2, params), CONFIG)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

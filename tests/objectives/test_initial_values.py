@@ -10,7 +10,7 @@ import pytest
 import tiny
 from flax import linen as nn
 from test_electra import OBJECTIVE as ELECTRA
-from test_language_models import GPT2, T5
+from test_language_models import GPT2
 from test_mlm_sbo import OBJECTIVE as MLM_SBO
 from test_pair_objectives import OBJECTIVES as PAIRS
 
@@ -19,7 +19,6 @@ from bertfam.layers.initializers import named_key
 from bertfam.models.encoder import init_on_hidden, sentence_head
 from bertfam.objectives.causal_lm import CausalLm
 from bertfam.objectives.mlm import Mlm
-from bertfam.objectives.sequence_to_sequence import SequenceToSequence
 
 BERT = tiny.objective()
 
@@ -50,9 +49,8 @@ def initial(objective):
         (BERT, MlmNspTopic(BERT.model), {"topic_head"}),
         (Mlm(BERT.model), PAIRS["structure"], {"pooler", "structure_head"}),
         (CausalLm(GPT2), CausalLm(dataclasses.replace(GPT2, tie_embeddings=False)), {"lm_head"}),
-        (SequenceToSequence(T5), SequenceToSequence(dataclasses.replace(T5, tie_embeddings=False)), {"lm_head"}),
     ],
-    ids=["pairs", "spans", "users", "structure", "causal_lm", "encoder_decoder"],
+    ids=["pairs", "spans", "users", "structure", "causal_lm"],
 )
 def test_another_head_or_task_changes_no_other_initial_value(smaller, larger, new):
     before, after = initial(smaller), initial(larger)
