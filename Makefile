@@ -29,8 +29,9 @@ quickstart: $(VENV)/installed
 	  "The default [MASK] is None." \
 	  "A list of [MASK] to be used by the function."
 
-# One process runs all tests of a file, which share models and compiled programs.
-PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile
+# One process runs all tests of a file, which share models and compiled programs. Without the reordering by number of tests, which
+# leaves the slow files of few tests to the end, both processes finish at about the same time.
+PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 test: $(VENV)/installed-test
 	$(PYTEST)
 
