@@ -18,7 +18,7 @@ from signalled_process import Outcome, SignalPlan, durations, run, run_here
 from bertfam.plurals import plural
 from bertfam.training.checkpoints import newest
 
-STEPS, BOUNDARY_STEP, SHORT_STEPS, CHECKPOINT_EVERY, EVAL_EVERY = 40, 25, 18, 5, 6
+STEPS, BOUNDARY_STEP, SHORT_STEPS, CHECKPOINT_EVERY, EVAL_EVERY = 40, 25, 14, 5, 6
 _LARGEST_LOSS = 2 * CHECKPOINT_EVERY  # a save waits for the one before
 RUN_FILE = f"""\
 include "objectives/mlm_nsp.gin"
@@ -46,6 +46,8 @@ ONE_STAGE = f"""\
 TRAIN_STEPS = {SHORT_STEPS}
 Run.stages = (@short/Stage(),)
 short/Stage.steps = {SHORT_STEPS}
+Run.eval_batches = 2
+Execution.layers = "unroll"
 """
 TWO_STAGES = f"""\
 TRAIN_STEPS = {BOUNDARY_STEP}
