@@ -29,6 +29,7 @@ Stage.length = 32
 CausalLm.z_loss = 1e-4
 CausalLm.label_smoothing = 0.1
 CausalLm.chunk = 12
+Execution.layers = "unroll"
 Gpt2Config.num_layers = 2
 Gpt2Config.hidden_size = 16
 Gpt2Config.num_heads = 2

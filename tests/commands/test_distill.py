@@ -34,6 +34,7 @@ MODEL = @{config}()
 {config}.feed_forward_size = 32
 {config}.max_length = 24
 Stage.length = 24
+Execution.layers = "unroll"
 Run.log_every = 1
 Run.eval_batches = 2
 Run.keep_checkpoints = None

@@ -19,6 +19,7 @@ EVAL_EVERY = 4
 CHECKPOINT_EVERY = 4
 BATCH_SIZE = 8
 Stage.length = 24
+Execution.layers = "unroll"
 Run.average_decay = 0.5
 Run.inspect_every = 4
 Run.sample_every = 4

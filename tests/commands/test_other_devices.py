@@ -16,6 +16,7 @@ THREE = (
     "BATCH_SIZE=24",
     "CHECKPOINT_EVERY=2",
     "LinearDecay.warmup_steps=0",
+    "Execution.layers='unroll'",
 )
 
 
@@ -37,19 +38,6 @@ def eight(trained, tmp_path_factory):
     return model_dir
 
 
-def run(commands, devices):
-    """Run commands one after the other on so many devices, and return their output."""
-    if devices == 1:
-        finished = [in_process(*command) for command in commands]
-    else:
-        first, *others = commands
-        words = [*first, *(word for command in others for word in ("THEN", *command))]
-        finished = [bertfam(*words, **xla.device_environment(devices))]
-    for done in finished:
-        assert done.returncode == 0, done.stderr
-    return "".join(done.stdout for done in finished)
-
-
 def last_scores(model_dir):
     """Return the line of metrics.jsonl with the scores of a run's end."""
     lines = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
@@ -57,33 +45,41 @@ def last_scores(model_dir):
     return last
 
 
-@pytest.mark.parametrize("devices", [1, 3])
-def test_run_of_eight_devices_is_evaluated_exported_and_resumed(trained, eight, tmp_path, devices):
-    model_dir = cut(eight, tmp_path / "model", 2)
-    settings = [f"--gin.{setting}" for setting in (*THREE, "MeshShape.fsdp=1", "MeshShape.tensor=1")]
-    # One device scores with `evaluate`, three at the end of the run.
-    scoring = [["evaluate", "--json", f"--model_dir={model_dir}", "--step=2"]] if devices == 1 else []
-    more = ["--gin.EVAL_EVERY=0"] if devices == 1 else []
-    commands = [
-        *scoring,
-        ["export", f"--model_dir={model_dir}", "--step=2", f"--output={tmp_path / 'exported'}"],
-        trained.pretrain(model_dir, f"--cache_dir={trained.model_dir / 'cache'}", *settings, *more),
-    ]
-    output = run(commands, devices).splitlines()
-    assert "resumed from step 2" in output
-    saved, restored = (
-        {name: value for name, value in arrays(folder, step).items() if name.startswith("['params']")}
-        for folder, step in ((eight, 2), (model_dir, 3))
+def assert_equal_scores(scores, eight):
+    """Check the losses, which belong to the parameters after the second update."""
+    names, expected = ("loss", "mlm_loss", "nsp_loss"), last_scores(eight)
+    assert {name: scores[name] for name in names} == pytest.approx({name: expected[name] for name in names}, rel=1e-5)
+
+
+def saved_parameters(model_dir, step):
+    return {name: value for name, value in arrays(model_dir, step).items() if name.startswith("['params']")}
+
+
+def test_run_of_eight_devices_is_evaluated_and_exported_on_one(eight, tmp_path):
+    """tests/sharding/test_meshes.py restores a run of several devices on one."""
+    folder = f"--model_dir={eight}"
+    scored, exported = (
+        in_process(*command, folder, "--step=2") for command in (["evaluate", "--json"], ["export", f"--output={tmp_path / 'out'}"])
     )
-    assert len(saved) > 20 and all(np.array_equal(restored[name], value) for name, value in saved.items())
-    exported = load_file(tmp_path / "exported" / "model.safetensors")
-    query = saved["['params']['encoder']['layers']['attention']['query']['kernel']"]
+    assert scored.returncode == exported.returncode == 0, scored.stderr + exported.stderr
+    scores, tensors = json.loads(scored.stdout), load_file(tmp_path / "out" / "model.safetensors")
+    assert scores["step"] == 2
+    assert_equal_scores(scores, eight)
+    query = saved_parameters(eight, 2)["['params']['encoder']['layers']['attention']['query']['kernel']"]
     for layer in range(2):
         name = f"bert.encoder.layer.{layer}.attention.self.query.weight"
-        assert np.array_equal(exported[name].T, query[layer].reshape(16, 16))
-    scores = json.loads(output[0]) if scoring else last_scores(model_dir)
-    assert scores["step"] == (2 if scoring else 3)  # which have the same parameters
-    expected = last_scores(eight)
-    assert {name: scores[name] for name in ("loss", "mlm_loss", "nsp_loss")} == pytest.approx(
-        {name: expected[name] for name in ("loss", "mlm_loss", "nsp_loss")}, rel=1e-5
-    )
+        assert np.array_equal(tensors[name].T, query[layer].reshape(16, 16))
+
+
+def test_run_of_eight_devices_is_resumed_on_three(trained, eight, tmp_path):
+    model_dir = cut(eight, tmp_path / "model", 2)
+    settings = [f"--gin.{setting}" for setting in (*THREE, "MeshShape.fsdp=1", "MeshShape.tensor=1")]
+    words = trained.pretrain(model_dir, f"--cache_dir={trained.model_dir / 'cache'}", *settings)
+    done = bertfam(*words, **xla.device_environment(3))
+    assert done.returncode == 0, done.stderr
+    assert "resumed from step 2" in done.stdout.splitlines()
+    saved, restored = saved_parameters(eight, 2), saved_parameters(model_dir, 3)
+    assert len(saved) > 20 and all(np.array_equal(restored[name], value) for name, value in saved.items())
+    scores = last_scores(model_dir)
+    assert scores["step"] == 3
+    assert_equal_scores(scores, eight)

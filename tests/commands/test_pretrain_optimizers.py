@@ -23,6 +23,7 @@ def words(trained):
             "EVAL_EVERY=0",
             "Run.stages=(@short/Stage(),)",
             "short/Stage.steps=4",
+            "Execution.layers='unroll'",
         )
         flags = [f"--gin.{setting}" for setting in settings]
         return trained.pretrain(model_dir, f"--cache_dir={trained.model_dir / 'cache'}", *flags, *more)
@@ -87,7 +88,7 @@ def test_text_without_targets_is_reported(trained, caches_in_process, tmp_path, 
     """Every word is unknown, and rows of unknown tokens have nothing to mask."""
     (tmp_path / "text.txt").write_text("\n\n".join(["\u2603 \u2603"] * 9))
     settings = ["Run.objective=@Mlm()", "Mlm.model=@BertConfig()", "TextData.rows=@Chunks()", "BATCH_SIZE=1", "EVAL_EVERY=0"]
-    settings.append("BertConfig.num_layers=1")
+    settings += ["BertConfig.num_layers=1", "Execution.layers='unroll'"]
     flags = [f"--gin.{setting}" for setting in [*settings, "Run.stages=(@short/Stage(),)", "short/Stage.steps=3"]]
     words = [f"--input={tmp_path / 'text.txt'}", f"--vocab={trained.folder / 'vocab'}", f"--model_dir={tmp_path / 'model'}"]
     assert cli.main(["pretrain", f"--gin_file={trained.folder / 'run.gin'}", *words, *flags]) == 0

@@ -14,7 +14,7 @@ from subprocess import CompletedProcess
 import numpy as np
 import pytest
 from command_line import in_process, launch, launch_separately, replaced
-from model_folders import arrays, assert_equal_arrays, cut, fill, whole
+from model_folders import arrays, assert_equal_arrays, cut, whole
 
 from bertfam.training.checkpoints import newest
 
@@ -224,19 +224,6 @@ def test_fault_of_one_process_ends_the_other_with_the_same_status(one, tmp_path)
     actual, expected = metrics(model_dir), metrics(one[0])
     assert (10, "train", "loss") in actual  # step 11 may not have been written
     assert actual == pytest.approx({key: expected[key] for key in actual}, rel=1e-5, abs=1e-5)
-
-
-def test_full_disk_ends_two_processes_with_one_line(one, small_disk):
-    """Both fail to write a checkpoint."""
-    disk = small_disk(16)
-    model_dir = cut(one[0], disk / "model", 8)
-    fill(disk / "filling", room=100_000)
-    results = launch_separately(["pretrain", f"--model_dir={model_dir}"])
-    assert [status for status, _, _ in results] == [2, 2]
-    (error,) = {line for _, _, errors in results for line in errors.splitlines() if line.startswith("bertfam: error: ")}
-    assert error.startswith(f"bertfam: error: the checkpoint of step 9 could not be written to {model_dir}/checkpoints")
-    assert "(No space left on device); once that is fixed, the same command resumes from" in error
-    assert whole(model_dir) == [*range(1, 9)]
 
 
 def test_mistake_is_reported_once_and_nothing_is_written(trained, tmp_path):

@@ -22,6 +22,8 @@ THREE = (
     "EVAL_EVERY=0",
     "LinearDecay.warmup_steps=0",
     "Run.digest_every=1",
+    "Execution.layers='unroll'",
+    "BertConfig.num_layers=1",
 )
 
 
