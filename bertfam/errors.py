@@ -113,7 +113,8 @@ def device_fault(error: BaseException) -> UserError | TrainingError | None:
         return None
     platforms = os.environ.get("JAX_PLATFORMS", "")
     where = f"JAX_PLATFORMS={platforms}: " if platforms else ""
-    if has_no_plugin or "not in the list of known backends" in message or "No visible GPU devices" in message:
+    absent = ("not in the list of known backends", "No visible GPU devices", "No jellyfish device found")
+    if has_no_plugin or any(words in message for words in absent):
         return UserError(
             f"{where}JAX has no such device on this machine ({message or 'its plugin is not installed'}): unset JAX_PLATFORMS to "
             "use the devices that there are; GPUs require bertfam[cuda], TPUs bertfam[tpu]"

@@ -34,7 +34,7 @@ from bertfam.training.checkpoints.shapes import check_shapes
 from bertfam.training.integrity import model_dir_files
 from bertfam.training.jax_setup import check_jaxlib
 from bertfam.training.logs.phase_timer import PhaseTimer
-from bertfam.training.model_dir import check_folder, check_resumes, read_run
+from bertfam.training.model_dir import check_config, check_folder, check_resumes, read_run
 from bertfam.training.run import Run
 from bertfam.training.run_checks import check_text
 from bertfam.training.stages import stage_batches
@@ -138,6 +138,7 @@ def find_gin_files(given: Sequence[str], model_dir: Path | None, *, required: bo
         return list(given)
     if given and file_binds(given, "Run.objective"):
         return list(given)
+    check_config(saved)
     return [str(saved), *given]
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import sys
 import textwrap
 from typing import TYPE_CHECKING
 
 from bertfam.commands import flags
+from bertfam.errors import warn
 from bertfam.storage.paths import to_path
 
 if TYPE_CHECKING:
@@ -46,6 +48,8 @@ def main(args: argparse.Namespace) -> int:
         print(json.dumps(names) if args.json else "\n".join(names))
         return 0
     explanation = explain(args.name, config)
+    if sys.flags.optimize > 1:
+        warn(["python -OO (or PYTHONOPTIMIZE) leaves the descriptions out, which are docstrings: run without it to see them"])
     if args.json:
         print(json.dumps(dataclasses.asdict(explanation), ensure_ascii=False, indent=1))
     else:

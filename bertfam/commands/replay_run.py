@@ -112,7 +112,7 @@ def _open(args: argparse.Namespace, processes: Processes) -> tuple[Job, Record]:
     start = processes.on_first("the checkpoint", lambda: _choose_checkpoint(model_dir, args.step, args.checkpoint))
     with processes.on_all("metrics.jsonl"):
         record = _read_record(model_dir, start, args.step)
-        _check_rates(run, {step: line for step, line in record.logged.items() if step > start}, args.step)
+        _check_rates(run, model_dir, start, args.step)
     with processes.on_all("the token cache"):
         cache = session.open_saved_cache(run, model_dir)
         check_text(cache.fingerprint, str(cache.directory), model_dir)
@@ -147,16 +147,23 @@ def _read_record(model_dir: Path, start: int, last: int) -> Record:
     return Record(logged, {step: line for step, line in digests.items() if step > start})
 
 
-def _check_rates(run: Run, logged: Mapping[int, Mapping[str, Any]], last: int) -> None:
-    """Raise UserError if updates were made with another schedule, before the run was lengthened."""
+def _check_rates(run: Run, model_dir: Path, start: int, last: int) -> None:
+    """Raise UserError if updates after `start` were made with another schedule, before the run was lengthened."""
     schedule = run.optimizer.schedule.build(run.total_steps)
-    for step, line in logged.items():
-        now, then = float(schedule(step - 1)), line.get("learning_rate")
-        if then is not None and not math.isclose(now, then, rel_tol=1e-5, abs_tol=1e-12):
-            raise UserError(
-                f"the update that led to step {step} had a learning rate of {then:.6g} and would have {now:.6g} now: the run was "
-                f"extended since; give a later --step than {last}"
-            )
+    rates = {step: line.get("learning_rate") for step, line in retention.lines(model_dir, "train").items() if step > start}
+    changed = [step for step, rate in rates.items() if rate is not None and not _is_rate(rate, float(schedule(step - 1)))]
+    if changed and min(changed) <= last:
+        step, later = min(changed), [step for step in selection.steps(selection.existing(model_dir)) if step >= max(changed)]
+        is_later = bool(later) and later[0] < run.total_steps
+        fix = f"give a --step greater than {later[0]}" if is_later else "it has no checkpoint from before a later update"
+        raise UserError(
+            f"the update that led to step {step} had a learning rate of {rates[step]:.6g} and would have "
+            f"{float(schedule(step - 1)):.6g} now: the run was extended since; {fix}"
+        )
+
+
+def _is_rate(then: float, now: float) -> bool:
+    return math.isclose(now, then, rel_tol=1e-5, abs_tol=1e-12)
 
 
 def _build_mesh(run: Run) -> jax.sharding.Mesh:

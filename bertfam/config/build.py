@@ -124,13 +124,18 @@ def _other_versions(saved: Collection[str]) -> Iterator[None]:
         ) from error
 
 
-def file_binds(gin_files: Sequence[str], name: str) -> bool:
+def file_binds(gin_files: Sequence[str], name: str, *, saved: bool = False) -> bool:
     """Return True if one of the gin files, or a file that it includes, binds `Configurable.parameter`.
+
+    Args:
+      gin_files: the gin files.
+      name: the parameter.
+      saved: whether they belong to a model folder, and include no other.
 
     Raises:
       UserError: if a file is missing or does not parse.
     """
-    statements = (statement for file in gin_files for statement in parse_file(file, f"--gin_file={file}"))
+    statements = (statement for file in gin_files for statement in parse_file(file, file if saved else f"--gin_file={file}", is_saved=saved))
     bindings = (statement for statement in statements if isinstance(statement, Binding))
     return any(f"{binding.selector}.{binding.parameter}" == name for binding in bindings)
 

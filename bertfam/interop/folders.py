@@ -43,6 +43,8 @@ def _has_config(folder: str | Path) -> bool:
     path = to_path(folder) / "config.gin"
     if path.is_file():
         return True
+    if path.exists():
+        raise UserError(f"{path} is not a regular file: put the file itself there")
     if (record := to_path(folder) / RECORD).is_file():
         raise UserError(f'{path}, which this run has written, is missing; restore it ({record} has its text, as "config")')
     return False

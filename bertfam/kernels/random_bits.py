@@ -13,7 +13,7 @@ import jax.extend.random
 import jax.numpy as jnp
 from jax import lax
 
-_THREEFRY = "threefry2x32"
+THREEFRY = "threefry2x32"
 _WORD = 2**32
 
 
@@ -39,15 +39,15 @@ def _mixed(bits: jax.Array) -> jax.Array:
 
 
 def _fold_in(words: jax.Array, data: Any) -> jax.Array:
-    return jax.random.key_data(jax.random.fold_in(jax.random.wrap_key_data(words, impl=_THREEFRY), data))
+    return jax.random.key_data(jax.random.fold_in(jax.random.wrap_key_data(words, impl=THREEFRY), data))
 
 
 def _split(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    return jax.random.key_data(jax.random.split(jax.random.wrap_key_data(words, impl=_THREEFRY), shape))
+    return jax.random.key_data(jax.random.split(jax.random.wrap_key_data(words, impl=THREEFRY), shape))
 
 
 def _seed(seed: jax.Array) -> jax.Array:
-    return jax.random.key_data(jax.random.key(seed, impl=_THREEFRY))
+    return jax.random.key_data(jax.random.key(seed, impl=THREEFRY))
 
 
 _HASH: Any = jax.extend.random.define_prng_impl(

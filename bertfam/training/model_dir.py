@@ -22,11 +22,12 @@ from typing import Any
 import jax
 from flax import linen as nn
 
-from bertfam.config import Config, load
+from bertfam.config import Config, file_binds, load
 from bertfam.data import vocabularies
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
 from bertfam.interop.folders import check_is_run
+from bertfam.plurals import plural
 from bertfam.storage.files import check_writable, clear_partial, write_text
 from bertfam.storage.paths import check_whole, make_folder, to_path
 from bertfam.storage.untrusted import read_json
@@ -94,6 +95,11 @@ def check_resumes(model_dir: Path, run: Run, given: Sequence[str | Path], step: 
         check_vocabulary(folder, model_dir)
     saved = read_run(model_dir).sized(vocabularies.load(model_dir / "vocab").size)
     if has_training_state(model_dir, step):
+        if step > saved.total_steps:
+            raise UserError(
+                f"{selection.folder(model_dir) / str(step)} is named after an update that this run of "
+                f"{plural(saved.total_steps, 'update')} cannot have made: it was renamed or copied; move it away"
+            )
         check_resumable(saved, run, step, str(model_dir))
     else:
         check_same_model(saved.objective.model, run.objective.model)
@@ -124,6 +130,9 @@ def prepare_folder(
         make_folder(model_dir)
     except OSError as error:
         raise UserError(f"{model_dir} cannot be made ({error.strerror}); choose another --model_dir") from error
+    for name in ("config.gin", "plan.json", FINGERPRINT, START, model_dir_files.NAME):
+        if (model_dir / name).is_dir():
+            raise UserError(f"{model_dir / name} is a folder, in place of a file that a run writes: move it away")
     for folder in (model_dir, model_dir / "vocab"):
         clear_partial(folder)
     model_dir_files.remove(model_dir)
@@ -155,7 +164,14 @@ def read_run(model_dir: str | Path) -> Run:
     check_whole(path.parent)
     model_dir_files.check(path.parent)
     check_is_run(model_dir)
+    check_config(path)
     return load([str(path)], saved=[str(path)]).build("Run")
+
+
+def check_config(path: Path) -> None:
+    """Raise UserError if the config.gin of a MODEL_DIR has no objective, as one that is empty or cut off."""
+    if not file_binds([str(path)], "Run.objective", saved=True):
+        raise UserError(f"{path} is empty or cut off: it has no objective; restore it")
 
 
 def check_own_vocabulary(model_dir: Path, vocabulary: Vocabulary, step: int) -> None:

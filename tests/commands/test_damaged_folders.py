@@ -70,6 +70,36 @@ def test_a_configuration_that_is_gone_is_named_with_the_copy_of_its_text(trained
     assert "model/config.gin, which this run has written, is missing" in line and "model/files.json" in line
 
 
+@pytest.mark.parametrize("command", ["pretrain", "check", "fill"])
+def test_a_configuration_that_is_empty_is_named(trained, damaged, tmp_path, command):
+    (damaged / "files.json").unlink()
+    (damaged / "config.gin").write_text("")
+    words = [*READERS[command], *["--gin.TRAIN_STEPS=30"] * (command != "fill")]
+    assert "model/config.gin is empty or cut off: it has no objective; restore it" in refused(trained, tmp_path, words)
+
+
+def test_a_configuration_is_a_small_regular_file_of_the_folder(trained, damaged, tmp_path):
+    (damaged / "files.json").unlink()
+    shutil.move(damaged / "config.gin", tmp_path / "config.gin")
+    for target, problem in ((tmp_path / "config.gin", "is a link out of its folder"), ("/dev/zero", "is not a regular file")):
+        (damaged / "config.gin").symlink_to(target)
+        assert f"model/config.gin {problem}" in refused(trained, tmp_path, READERS["fill"])
+        (damaged / "config.gin").unlink()
+
+
+def test_a_checkpoint_that_was_renamed_is_named(trained, damaged, tmp_path):
+    shutil.copytree(trained.model_dir / "cache", damaged / "cache")
+    shutil.copytree(damaged / "checkpoints/24", damaged / "checkpoints/99")
+    line = refused(trained, tmp_path, READERS["check"])
+    assert "model/checkpoints/99 is named after an update" in line and "run of 24 updates" in line and "move it away" in line
+
+
+def test_a_file_in_place_of_the_vocabulary_is_not_answered_with_the_model_folder(trained, damaged, tmp_path):
+    shutil.rmtree(damaged / "vocab")
+    (damaged / "vocab").touch()
+    assert "name model" not in refused(trained, tmp_path, READERS["fill"])
+
+
 @pytest.mark.parametrize("command", ["pretrain", "check", "fill", "export", "init_from"])
 def test_a_configuration_of_another_model_is_named_with_the_array_that_differs(trained, damaged, tmp_path, command):
     """A kept record of the files would say so too, but a stranger's folder may have none."""

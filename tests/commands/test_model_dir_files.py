@@ -144,3 +144,20 @@ def test_pipe_in_place_of_the_metrics_is_refused(tmp_path):
     os.mkfifo(tmp_path / "metrics.jsonl")
     with pytest.raises(UserError, match="metrics.jsonl is not a regular file; move it away"):
         metrics_file.read(tmp_path / "metrics.jsonl")
+
+
+def test_folder_in_place_of_a_file_of_the_run_is_refused_before_any_is_written(model_dir):
+    (model_dir / "plan.json").unlink()
+    (model_dir / "plan.json").mkdir()
+    before = listing(model_dir)
+    config, fingerprint = load([str(model_dir / "config.gin")]), json.loads((model_dir / "fingerprint.json").read_text())
+    with pytest.raises(UserError, match="plan.json is a folder, in place of a file that a run writes: move it away"):
+        prepare_folder(model_dir, config, {}, fingerprint, None)
+    assert listing(model_dir) == before
+
+
+def test_folder_in_place_of_the_damaged_metrics_is_refused(tmp_path):
+    (tmp_path / "metrics.damaged.jsonl").mkdir()
+    (tmp_path / "metrics.jsonl").write_text("damaged\n")
+    with pytest.raises(UserError, match="metrics.damaged.jsonl is not a regular file; move it away"):
+        MetricsWriter(tmp_path, 0)

@@ -11,9 +11,12 @@ import pytest
 import replay_process
 import xla
 from command_line import in_process
-from model_folders import metrics
+from model_folders import copy_run, metrics
 
 from bertfam import cli
+from bertfam.commands.replay_run import _check_rates
+from bertfam.errors import UserError
+from bertfam.training.model_dir import read_run
 
 THREE = (
     "Run.stages=(@short/Stage(),)",
@@ -116,3 +119,19 @@ def test_model_without_a_training_state_is_refused(trained, tmp_path, capsys):
     assert capsys.readouterr().err == (
         f"bertfam: error: {copy}/checkpoints/0 holds an imported model, no training state: give a run\n"
     )
+
+
+def test_updates_of_another_schedule_are_answered_with_a_later_one_that_works(trained, tmp_path):
+    """As after a run was lengthened, whose rates decay to its new end."""
+    model_dir = copy_run(trained.model_dir, tmp_path / "model")
+    lines = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
+    changed = [line for line in lines if line["split"] == "train" and line["step"] <= 12]
+    for line in changed:
+        line["learning_rate"] *= 2
+    (model_dir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert [line["step"] for line in changed] == [4, 5, 8, 10, 12]
+    run = read_run(model_dir)
+    with pytest.raises(UserError, match="the update that led to step 8 had .* give a --step greater than 15$"):
+        _check_rates(run, model_dir, 5, 9)
+    _check_rates(run, model_dir, 5, 7)
+    _check_rates(run, model_dir, 15, 24)

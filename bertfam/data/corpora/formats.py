@@ -9,13 +9,12 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
-from bertfam.data.corpora.text_lines import LONGEST_LINE, read_lines
+from bertfam.data.corpora.text_lines import LONGEST_LINE, other_file, read_lines
 from bertfam.errors import UserError
 from bertfam.plurals import plural
 from bertfam.storage.streams import open_binary
 
 InputFormat = Literal["sentences", "paragraphs", "lines", "jsonl", "parquet"]
-_NO_TEXT = "no other column has strings: join the values of each row into one string, and write the file again"
 # Bytes of a column in a row group, and the ratio to its compressed bytes; beyond both it is refused.
 _UNPACKED, _RATIO = 64 << 20, 100
 # Rows that are read at once: all may be the same long entry of a dictionary. More are hardly faster.
@@ -124,11 +123,19 @@ def _read_parquet(path: _Path, encoding: str, field: str) -> Iterator[list[str]]
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 after row {row}; write the file again") from error
     except pyarrow.ArrowException as error:
-        raise UserError(f"{path}: not a Parquet file, or damaged after row {row}; download it again") from error
+        raise _damaged(path, row) from error
     except OSError as error:
         if error.errno is None:  # pyarrow's own, about the contents of the file
-            raise UserError(f"{path}: not a Parquet file, or damaged after row {row}; download it again") from error
+            raise _damaged(path, row) from error
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _damaged(path: _Path, row: int) -> UserError:
+    with open_binary(path) as file:
+        start = file.read(300)
+    other = "" if start.startswith(b"PAR1") else other_file(start)
+    fix = f"this is {other}" if other else "download it again"
+    return UserError(f"{path}: not a Parquet file, or damaged after row {row}; {fix}")
 
 
 def _check_column(path: _Path, schema: Any, field: str) -> None:
@@ -140,7 +147,7 @@ def _check_column(path: _Path, schema: Any, field: str) -> None:
     kind = schema.field(field).type
     if not _is_text(kind):
         texts = [name for name in schema.names if name != field and _is_text(schema.field(name).type)]
-        fix = f"name the text's with --text_field, such as {_listed(texts)}" if texts else _NO_TEXT
+        fix = f"name the text's with --text_field, such as {_listed(texts)}" if texts else f"no other column has strings: {_as_text(kind)}"
         raise UserError(f"{path}: column {field!r} has type {kind}, not string; {fix}")
 
 
@@ -161,12 +168,23 @@ def _check_unpacked_size(path: _Path, metadata: Any, field: str) -> None:
                 )
 
 
+def _as_text(kind: Any) -> str:
+    """Return how a column of another type of Arrow becomes text."""
+    from pyarrow import types
+
+    if types.is_nested(kind):
+        return "join the values of each row into one string, and write the file again"
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
+        return "make its bytes strings (by pyarrow's cast('string')), and write the file again"
+    return "write the file again with the text in a column"
+
+
 def _is_text(kind: Any) -> bool:
     """Return True for a type of Arrow whose values are strings."""
     from pyarrow import types
 
     value_kind = kind.value_type if types.is_dictionary(kind) else kind
-    return bool(types.is_string(value_kind) or types.is_large_string(value_kind))
+    return bool(types.is_string(value_kind) or types.is_large_string(value_kind) or types.is_string_view(value_kind))
 
 
 def _lines_of(text: str) -> list[str]:

@@ -35,7 +35,8 @@ def load(folder: str | os.PathLike[str]) -> Vocabulary:
 
 def _load(path: Path) -> Vocabulary:
     if not path.is_dir():
-        fix = f"; name {path.parent}" if path.is_file() else f"; {missing_folder(path) or 'name another'}"
+        is_part = path.is_file() and path.name != "vocab"  # which a model folder has in place of its vocabulary
+        fix = f"; name {path.parent}" if is_part else f"; {missing_folder(path) or 'name another'}"
         raise UserError(f"{path} is not a folder: a vocabulary is a folder with {_FILES} in it{fix}")
     if any(path.glob("*.model")):
         kind = "SentencePiece"

@@ -64,7 +64,7 @@ class MetricsWriter:
         """
         self._spool = Spool(model_dir, metrics_file.NAME, metrics_file.DAMAGED)
         path = self._spool.folder / metrics_file.NAME
-        metrics_file.check_no_link(path)
+        metrics_file.check_extendable(path)
         if path.exists():
             lines, damaged = metrics_file.read(path)
             if damaged:
@@ -241,7 +241,7 @@ def _tensorboard() -> tuple[Any, Any]:
 
 def _set_aside(damaged: Mapping[int, bytes], model_dir: Path, path: Path) -> None:
     """Append damaged lines to the file for them, and warn: metrics are observations, and training needs none of them."""
-    metrics_file.check_no_link(path)
+    metrics_file.check_extendable(path)
     with open(path, "ab") as file:
         file.write(b"".join(raw + b"\n" for raw in damaged.values()))
     lines = f"line {min(damaged)} is" if len(damaged) == 1 else f"{len(damaged)} lines, the first line {min(damaged)}, are"

@@ -51,11 +51,9 @@ def read(path: Path) -> MetricsFile:
       UserError: if it cannot be read.
     """
     result = MetricsFile([], {})
-    check_no_link(path)
+    check_extendable(path)
     if not path.exists():
         return result
-    if not (path.is_file() or path.is_dir()):  # reading a pipe waits for ever
-        raise UserError(f"{path} is not a regular file; move it away to continue without it")
     try:
         *complete, last = path.read_bytes().split(b"\n")
     except OSError as error:
@@ -73,10 +71,12 @@ def read(path: Path) -> MetricsFile:
     return result
 
 
-def check_no_link(path: Path) -> None:
-    """Raise UserError if a file of a MODEL_DIR that a run extends is a link, so that another file would be extended."""
+def check_extendable(path: Path) -> None:
+    """Raise UserError if a file of a MODEL_DIR that a run extends is a link, to another file, or no regular file."""
     if not is_remote(path) and path.is_symlink():
         raise UserError(f"{path} is a link; move it away to continue without it, or put the file itself there")
+    if path.exists() and not path.is_file():  # reading a pipe waits for ever
+        raise UserError(f"{path} is not a regular file; move it away to continue without it")
 
 
 def _parse(raw: bytes) -> Line | None:

@@ -5,7 +5,7 @@ from typing import get_args
 
 import pyarrow
 import pytest
-from pyarrow import parquet
+from pyarrow import feather, parquet
 
 from bertfam.data.corpora import formats
 from bertfam.data.corpora.formats import INPUT_FORMATS, InputFormat
@@ -105,6 +105,16 @@ def test_parquet_that_unpacks_to_gigabytes_is_refused_before_it_is_unpacked(tmp_
     assert read(tmp_path / "a", input_format="parquet", text_field="other") == [["b"]]
     write_table(tmp_path / "a", {"text": rows}, compression="zstd")
     assert read(tmp_path / "a", input_format="parquet") == [[row] for row in rows]
+
+
+def test_other_kinds_of_columns_and_files_are_answered_with_what_makes_them_text(tmp_path):
+    write_table(tmp_path / "a", {"text": pyarrow.array(["He left.", "It rained."], pyarrow.string_view())})
+    assert read(tmp_path / "a", input_format="parquet") == [["He left."], ["It rained."]]
+    for column, fix in (([b"a"], "cast('string')"), ([None], "with the text in a column"), ([{"a": "b"}], "join the values")):
+        write_table(tmp_path / "a", {"text": column})
+        assert fix in error_message(tmp_path / "a", input_format="parquet")
+    feather.write_feather(pyarrow.table({"text": ["a"]}), tmp_path / "a", compression="uncompressed")
+    assert "this is an Arrow or Feather file" in error_message(tmp_path / "a", input_format="parquet")
 
 
 @pytest.mark.parametrize("value", ["[" * 100_000, "9" * 5_000])

@@ -118,6 +118,9 @@ def test_file_names_of_another_format_are_warned_about_once(tmp_path, capsys):
         (b"PK\x03\x04\x14\xff", r"^{}:1: not UTF-8 at byte offset 5; this is a zip archive; unpack it"),
         (bz2.compress(TEXT.encode()), r"^{}:1: .*bunzip2"),
         (lzma.compress(TEXT.encode()), r"^{}:1: .*unxz"),
+        (gzip.compress(gzip.compress(TEXT.encode())), r"^{}:1: .*compressed twice.*gunzip"),
+        (gzip.compress(zstandard.compress(TEXT.encode())), r"^{}:1: .*compressed twice.*unzstd"),
+        (b"ARROW1\0\0\xff", r"^{}:1: .*Feather file"),
         (b"PAR1\x15\0", r"^{}:1: a NUL character; .*--input_format=parquet"),
         (b"one\ntwo\0\n", r"^{}:2: a NUL character; .* --encoding is not utf-8$"),
         (gzip.compress(random.Random(0).randbytes(99).hex().encode() * 9)[:-20], r"^{}: the gzip file is truncated"),
@@ -125,7 +128,7 @@ def test_file_names_of_another_format_are_warned_about_once(tmp_path, capsys):
         (b"\x28\xb5\x2f\xfd" + bytes(range(200, 255)), r"^{}: the zstd file is truncated or damaged"),
         (gzip.compress(b"one two three")[:-8] + b"12345678", r"^{}: the gzip file is truncated or damaged"),
     ],
-    ids="empty blank latin-1 truncated utf-16 zip bzip2 xz parquet nul gzip-cut zstd-cut zstd-damaged gzip-checksum".split(),
+    ids="empty blank latin-1 truncated utf-16 zip bzip2 xz gzip-twice zstd-in-gzip arrow parquet nul gzip-cut zstd-cut zstd-damaged gzip-checksum".split(),
 )
 def test_bad_files_are_reported_with_their_position(tmp_path, data, message):
     path = tmp_path / "a.txt"

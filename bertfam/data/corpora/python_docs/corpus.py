@@ -90,10 +90,10 @@ class PythonDocs(Corpus):
         shutil.rmtree(target, ignore_errors=True)  # remove an incomplete folder
         try:
             check_writable(target)
+            with new_folder(target, first_wins=True) as partial:
+                self._write(partial)
         except UserError as error:
             raise UserError(f"{error}, by setting BERTFAM_CACHE") from error
-        with new_folder(target, first_wins=True) as partial:
-            self._write(partial)
         return target
 
     def _folders(self) -> dict[str, Path]:
