@@ -135,7 +135,9 @@ def file_binds(gin_files: Sequence[str], name: str, *, saved: bool = False) -> b
     Raises:
       UserError: if a file is missing or does not parse.
     """
-    statements = (statement for file in gin_files for statement in parse_file(file, file if saved else f"--gin_file={file}", is_saved=saved))
+    statements = (
+        statement for file in gin_files for statement in parse_file(file, file if saved else f"--gin_file={file}", is_saved=saved)
+    )
     bindings = (statement for statement in statements if isinstance(statement, Binding))
     return any(f"{binding.selector}.{binding.parameter}" == name for binding in bindings)
 

@@ -81,7 +81,9 @@ def explain(name: str, config: Config | None = None) -> Explanation:
             raise UserError(
                 f"{name} is a field or a longer name; bertfam explain {name.partition('.')[0]} shows the class and its fields"
             )
-        raise UserError(f"no class {name or repr(name)} can be bound by gin{did_you_mean(name, registry.names(), 'see bertfam explain')}")
+        raise UserError(
+            f"no class {name or repr(name)} can be bound by gin{did_you_mean(name, registry.names(), 'see bertfam explain')}"
+        )
     if len(found) > 1:
         raise UserError(f"{name} is one of {', '.join(sorted(match.selector for match in found))}: name one of them")
     (configurable,) = found

@@ -28,8 +28,8 @@ TrainStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 def root_key(seed: int) -> jax.Array:
     """Return the key of a seed from 0 to 2^63 - 1, of all whose bits it is a function: key[].
 
-    `jax.random.key` reads the lower 32 bits of a seed, as long as x64 is off. Seeds of 32 bits have its key. The generator is named
-    because JAX_DEFAULT_PRNG_IMPL would replace it by one whose bits depend on the platform, also in a run that resumes.
+    `jax.random.key` reads the lower 32 bits of a seed, as long as x64 is off. Seeds of 32 bits have its key. The generator is
+    named because JAX_DEFAULT_PRNG_IMPL would replace it, also in a run that resumes.
     """
     key = jax.random.key(seed % 2**32, impl=THREEFRY)
     upper = seed >> 32

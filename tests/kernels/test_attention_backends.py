@@ -100,9 +100,7 @@ def test_outputs_and_gradients_match_the_reference(name, pattern, dtype, packed,
     assert_equal_results(actual, expected, segment_ids, TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize(
-    "pattern", [FULL, CAUSAL, Window(12, 0, dilation=3)], ids=lambda pattern: pattern.describe()
-)
+@pytest.mark.parametrize("pattern", [FULL, CAUSAL, Window(12, 0, dilation=3)], ids=lambda pattern: pattern.describe())
 def test_splash_kernel_matches_the_reference(pattern):
     """The kernel is interpreted, on rows that its blocks of 128 do not divide; test_attention_meshes.py has other windows."""
     length, segment_ids = 200, np.array([[1] * 70 + [2] * 100 + [0] * 30, [0] * 200], np.int32)

@@ -87,9 +87,7 @@ def test_norms(norm, branches, added, check):
     check(make, params, (draw(0), draw(1)) if added else (draw(0),), "layer_norm")
 
 
-@pytest.mark.parametrize(
-    ("activation", "gated"), [("gelu", True), ("gelu_tanh", True), ("relu", False), ("silu", True)]
-)
+@pytest.mark.parametrize(("activation", "gated"), [("gelu", True), ("gelu_tanh", True), ("relu", False), ("silu", True)])
 def test_hidden_layers(activation, gated, check):
     layer = FeedForward(192, activation, gated=gated, use_bias=activation != "silu")
     inputs = draw(0, (2, 8, 16))

@@ -147,7 +147,11 @@ def _check_column(path: _Path, schema: Any, field: str) -> None:
     kind = schema.field(field).type
     if not _is_text(kind):
         texts = [name for name in schema.names if name != field and _is_text(schema.field(name).type)]
-        fix = f"name the text's with --text_field, such as {_listed(texts)}" if texts else f"no other column has strings: {_as_text(kind)}"
+        fix = (
+            f"name the text's with --text_field, such as {_listed(texts)}"
+            if texts
+            else f"no other column has strings: {_as_text(kind)}"
+        )
         raise UserError(f"{path}: column {field!r} has type {kind}, not string; {fix}")
 
 

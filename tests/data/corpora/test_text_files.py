@@ -128,7 +128,10 @@ def test_file_names_of_another_format_are_warned_about_once(tmp_path, capsys):
         (b"\x28\xb5\x2f\xfd" + bytes(range(200, 255)), r"^{}: the zstd file is truncated or damaged"),
         (gzip.compress(b"one two three")[:-8] + b"12345678", r"^{}: the gzip file is truncated or damaged"),
     ],
-    ids="empty blank latin-1 truncated utf-16 zip bzip2 xz gzip-twice zstd-in-gzip arrow parquet nul gzip-cut zstd-cut zstd-damaged gzip-checksum".split(),
+    ids=[
+        *("empty", "blank", "latin-1", "truncated", "utf-16", "zip", "bzip2", "xz", "gzip-twice", "zstd-in-gzip", "arrow"),
+        *("parquet", "nul", "gzip-cut", "zstd-cut", "zstd-damaged", "gzip-checksum"),
+    ],
 )
 def test_bad_files_are_reported_with_their_position(tmp_path, data, message):
     path = tmp_path / "a.txt"
