@@ -59,7 +59,8 @@ def test_run_of_eight_devices_is_evaluated_and_exported_on_one(eight, tmp_path):
     """tests/sharding/test_meshes.py restores a run of several devices on one."""
     folder = f"--model_dir={eight}"
     scored, exported = (
-        in_process(*command, folder, "--step=2") for command in (["evaluate", "--json"], ["export", f"--output={tmp_path / 'out'}"])
+        in_process(*command, folder, "--step=2")
+        for command in (["evaluate", "--json"], ["export", f"--output={tmp_path / 'out'}"])
     )
     assert scored.returncode == exported.returncode == 0, scored.stderr + exported.stderr
     scores, tensors = json.loads(scored.stdout), load_file(tmp_path / "out" / "model.safetensors")
