@@ -52,21 +52,24 @@ def plot(records: Sequence[dict[str, Any]], path: Path) -> None:
     colours: dict[str, str] = {}
     for name in dict.fromkeys(one["model"] for one in records):
         own = [one for one in records if one["model"] == name]
-        lengths = [one["length"] for one in own]
+        places = [one["length"] for one in own]
         # A model and its peer have one colour.
         style = {"color": colours.setdefault(name.partition(",")[0], f"C{len(colours)}"), "marker": "o"}
         style["linestyle"] = "-" if own[0]["side"] == OURS else ":"
-        left.plot(lengths, [1e3 * one["seconds"] / one["rows"] for one in own], label=name, **style)
-        right.plot(lengths, [(one["peak_bytes"] or 0) / 2**30 for one in own], **style)
+        left.plot(places, [1e3 * one["seconds"] / one["rows"] for one in own], label=name, **style)
+        right.plot(places, [(one["peak_bytes"] or 0) / 2**30 for one in own], **style)
+    lengths = sorted({one["length"] for one in records})
+    left.set_yscale("log")
+    right.set_ylim(bottom=0)
     for axes, label in ((left, "ms per row"), (right, "peak GiB of a step")):
         axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
+        axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
         axes.set_xlabel("tokens of a row")
         axes.set_ylabel(label)
         axes.grid(visible=True, alpha=0.3)
     left.legend(fontsize=7)
     figure.tight_layout()
-    figure.savefig(path)
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def table_of(records: Sequence[dict[str, Any]]) -> str:
