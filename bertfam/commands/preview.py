@@ -150,6 +150,10 @@ def _open_cache(args: argparse.Namespace, config: Config, data: TextData, length
     is_kept = is_used(directory) or bool(data.cache_dir)
     folder = vocabulary_folder(data, directory)
     check_vocabulary_fits(data, vocabularies.load(folder).token_ids, folder, length)
+    if args.model_dir and is_used(to_path(args.model_dir) / "vocab"):
+        from bertfam.training.run_checks import check_vocabulary
+
+        check_vocabulary(folder, to_path(args.model_dir))
     if is_kept:
         return open_token_cache(config, data, directory, flags.named_text(args, data))
     open_token_cache(config, data, scratch / "cache", flags.named_text(args, data))

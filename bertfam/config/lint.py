@@ -110,7 +110,8 @@ def check_macros(bindings: Iterable[Binding], live: Bindings) -> None:
     for binding in live.values():
         for part in parts(binding.value):
             if isinstance(part, Macro) and part.name not in macros and not _is_constant(part.name):
-                hint = did_you_mean(part.name, macros, f"define it with a line {part.name} = ...")
+                model = "give a model's file, such as --gin_file=models/bert_tiny.gin, or " if part.name == "MODEL" else ""
+                hint = did_you_mean(part.name, macros, f"{model}define it with a line {part.name} = ...")
                 raise UserError(f"{binding.origin}: the macro %{part.name} is not defined{hint}")
     _check_extents(live)
     referred = {part.name for binding in bindings for part in parts(binding.value) if isinstance(part, Macro)}
@@ -365,7 +366,8 @@ def _visit(
         binding = bindings.get(parameter)
         if required and binding is None:
             what = f"@{'/'.join((*scopes, name))}()" if within else name
-            raise UserError(f"{at}: {what} requires {parameter}, which is not bound; add {name}.{parameter} = ...")
+            value = f"%{parameter.upper()}" if ("", "", parameter.upper()) in live else "..."
+            raise UserError(f"{at}: {what} requires {parameter}, which is not bound; add {name}.{parameter} = {value}")
         if binding is not None and resolve(binding.value, live) is gin.REQUIRED:
             unset = last(binding, live)
             raise UserError(f"{unset.origin}: {label(unset)} has no value yet; add {label(unset)} = ...")

@@ -308,7 +308,8 @@ def check_resumable(old: Run, new: Run, step: int, folder: str = "MODEL_DIR") ->
       folder: MODEL_DIR, for messages.
     """
     _check_same(old, new, "Run")
-    restart = f"start a new run from this one by --init_from={folder} --init_optimizer and another --model_dir"
+    start = f"--gin_file={folder}/config.gin --init_from={folder} --init_optimizer"
+    restart = f"start a new run from this one by {start} and another --model_dir"
     for index, (before, now) in enumerate(itertools.zip_longest(old.stages, new.stages)):
         if step <= 0:
             return

@@ -166,3 +166,16 @@ def test_a_vocabulary_that_does_not_fit_a_warm_start_can_be_left_out(trained, tm
     ByteBpe.train(["the cat sat on the mat"] * 3, size=269, layout=LAYOUTS["gpt2"]).save("bpe")
     line = refused(trained, tmp_path, [*READERS["init_from"], "--vocab=bpe"], trained.model_dir)
     assert "no cls token" in line and f"or leave --vocab out to use the vocabulary of {trained.model_dir}" in line
+
+
+def test_advice_about_other_folders_and_vocabularies_can_be_followed(trained, rewritten, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(rewritten / "cache", "cache")
+    for words in (["checkpoints", "--model_dir=cache"], ["checkpoints", "--model_dir=cache", "--copy_weights=c"]):
+        assert "cache is no model folder (no config.gin)" in refused(trained, tmp_path, words)
+    words = ["preview", f"--model_dir={trained.model_dir}", "--cache_dir=cache", "--examples=1"]
+    assert "cache/vocab is not the vocabulary that" in refused(trained, tmp_path, words)
+    words = ["pretrain", f"--gin_file={trained.folder / 'run.gin'}", "--model_dir=new"]
+    line = refused(trained, tmp_path, [*words, "--cache_dir=cache", f"--vocab={trained.folder / 'vocab'}"])
+    assert "name no vocabulary to use it as it is" in line
+    assert "there is no token cache at nothing" in refused(trained, tmp_path, [*words, "--cache_dir=nothing"])

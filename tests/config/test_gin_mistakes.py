@@ -47,6 +47,8 @@ MISTAKES_IN_LINES = [
     ("ToyModel = 3", "a.gin:6: nothing refers to the macro ToyModel; to bind a parameter write ToyModel.PARAMETER"),
     ("ToyRun.seed = %STEP", "a.gin:6: the macro %STEP is not defined; did you mean STEPS?"),
     ("ToyRun.seed = %QQ", "a.gin:6: the macro %QQ is not defined; define it with a line QQ = ..."),
+    ("ToyRun.seed = %MODEL", "a.gin:6: the macro %MODEL is not defined; give a model's file, such as "
+     "--gin_file=models/bert_tiny.gin, or define it with a line MODEL = ..."),
     ("ToyModel.size = 8", "a.gin:6: ToyModel.size is already bound in line 3; keep one of them"),
     ("gin_toys.ToyModel.size = 8", "a.gin:6: ToyModel.size is already bound in line 3; keep one of them"),
     ("STEPS = 8", "a.gin:6: STEPS is already bound in line 1; keep one of them"),

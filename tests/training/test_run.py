@@ -134,7 +134,8 @@ def test_updates_that_are_done_may_not_change(stages, step, message, fix):
     with pytest.raises(UserError) as caught:
         check_resumable(RUN, dataclasses.replace(RUN, stages=stages), step, "runs/a")
     assert str(caught.value).startswith(f"Run.{message}") and fix in str(caught.value)
-    assert str(caught.value).endswith("a new run from this one by --init_from=runs/a --init_optimizer and another --model_dir")
+    start = "--gin_file=runs/a/config.gin --init_from=runs/a --init_optimizer"
+    assert str(caught.value).endswith(f"a new run from this one by {start} and another --model_dir")
 
 
 def test_refusal_of_another_batch_size_has_the_flags_that_change_it_from_here_on():

@@ -57,13 +57,13 @@ def check_named(directory: Path, named: TextData) -> None:
 
 def check_buildable(data: TextData) -> None:
     """Raise UserError if there is nothing to build a token cache from."""
+    missing = f"; there is no token cache at {data.cache_dir}" if data.cache_dir else ""
     if data.corpus is None:
-        missing = f"; there is no token cache at {data.cache_dir}" if data.cache_dir else ""
         raise UserError(
             f"no text: give --input=GLOB, --task=NAME, or --cache_dir=DIR of a token cache that is built already{missing}"
         )
     if data.vocabulary is None:
-        raise UserError("no vocabulary: train one with `bertfam vocab --output=DIR` and give it with --vocab=DIR")
+        raise UserError(f"no vocabulary: train one with `bertfam vocab --output=DIR` and give it with --vocab=DIR{missing}")
     data.check_marks()
 
 

@@ -256,12 +256,13 @@ def _is_name(name: str) -> bool:
 def check_fingerprint(cache: TokenCache, expected: dict[str, Any]) -> None:
     """Raise UserError, with the first difference, if a cache was built from something else."""
     if cache.fingerprint != expected:
-        fix = "delete it to rebuild it, choose another folder, or name no text to use it as it is"
+        given = "vocabulary" if cache.fingerprint.get("corpora") == expected["corpora"] else "text"
+        fix = f"delete it to rebuild it, choose another folder, or name no {given} to use it as it is"
         model_dir = cache.directory.parent
         if cache.directory.name == "cache" and (model_dir / "config.gin").is_file():  # the run cannot resume without it
             fix = (
-                f"a run keeps its text: name no text, or start a new run from this one by --init_from={model_dir} and another "
-                "--model_dir"
+                f"a run keeps its {given}: name no {given}, or start a new run from this one by --init_from={model_dir} and "
+                "another --model_dir"
             )
         raise UserError(f"{cache.directory} was built from something else ({difference(cache.fingerprint, expected)}); {fix}")
 

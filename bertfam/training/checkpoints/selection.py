@@ -5,6 +5,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from bertfam.errors import UserError
+from bertfam.interop.folders import check_is_run
 from bertfam.storage.buckets import is_remote
 from bertfam.storage.paths import missing_folder, to_path
 from bertfam.training.checkpoints import manifest
@@ -26,6 +27,8 @@ def existing(model_dir: str | Path) -> Path:
     """Return MODEL_DIR/checkpoints; raise UserError if it does not exist."""
     path = folder(model_dir)
     if not path.is_dir():
+        if path.parent.is_dir() and any(path.parent.iterdir()):
+            check_is_run(model_dir)
         fix = missing_folder(model_dir) or f"train a model there with `bertfam pretrain --model_dir={model_dir}`"
         raise UserError(f"{model_dir} has no checkpoints; {fix}")
     return path
