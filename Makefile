@@ -8,7 +8,8 @@ PIP = $(BIN)/python -m pip install -qq
 RUN = runs/quickstart
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.jax_cache
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.1
-# Huge pages for large arrays on Linux: without them a CPU step of the quickstart spends a fifth of its time on page faults.
+# Huge pages for large arrays on Linux, for the tests too; `bertfam pretrain` sets them itself. Without them a CPU step of the quickstart
+# spends a fifth of its time on page faults.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 # The many processes of the tests share their compiled Python files, even where the environment switches these off.
 unexport PYTHONDONTWRITEBYTECODE

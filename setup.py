@@ -30,7 +30,7 @@ setup(
     python_requires=">=3.11",
     packages=find_packages(include=["bertfam", "bertfam.*"]),
     cmdclass={"build_py": BuildWithRunFiles},
-    entry_points={"console_scripts": ["bertfam = bertfam.cli:main"]},
+    entry_points={"console_scripts": ["bertfam = bertfam.cli:start"]},
     install_requires=[
         "absl-py",
         "etils",

@@ -2,6 +2,6 @@
 
 import sys
 
-from bertfam.cli import main
+from bertfam.cli import start
 
-sys.exit(main())
+sys.exit(start())

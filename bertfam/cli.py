@@ -74,6 +74,23 @@ _LOWERCASE = ("--do_lower_case", "--lower_case", "--lowercase")
 _COLLECTOR_THRESHOLD = 50_000
 
 
+_TRAINING = ("pretrain", "distill")
+# Memory settings of glibc, which reads them when a process starts. With huge pages for large arrays, steps on CPUs spend less
+# time on page faults.
+_TUNABLES, _HUGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"
+
+
+def start() -> int:
+    """Run the command line of this process; one that trains starts anew with huge pages, unless glibc's settings are given."""
+    if sys.argv[1:2] and sys.argv[1] in _TRAINING and _TUNABLES not in os.environ and _has_glibc():
+        os.execve(sys.executable, sys.orig_argv, os.environ | {_TUNABLES: _HUGE_PAGES})
+    return main()
+
+
+def _has_glibc() -> bool:
+    return "CS_GNU_LIBC_VERSION" in getattr(os, "confstr_names", ())
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (without the program's name; sys.argv by default) and return its exit status."""
     _open_closed()

@@ -363,6 +363,45 @@ def test_garbage_collector_runs_less_often_unless_the_caller_has_set_it(before, 
         gc.set_threshold(*thresholds)
 
 
+@pytest.mark.parametrize(
+    ("words", "tunables", "glibc", "anew"),
+    [
+        (["pretrain", "--help"], None, True, True),
+        (["pretrain", "--help"], "glibc.malloc.arena_max=1", True, False),
+        (["pretrain", "--help"], None, False, False),
+        (["configs"], None, True, False),
+        ([], None, True, False),
+    ],
+)
+def test_training_starts_anew_with_huge_pages(words, tunables, glibc, anew, monkeypatch):
+    class Replaced(Exception):
+        pass
+
+    def execve(program, argv, environment):
+        assert (program, argv) == (sys.executable, sys.orig_argv) and environment["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
+        raise Replaced
+
+    monkeypatch.setattr(os, "execve", execve)
+    monkeypatch.setattr(os, "confstr_names", {"CS_GNU_LIBC_VERSION": 2} if glibc else {})
+    monkeypatch.setattr(sys, "argv", ["bertfam", *words])
+    monkeypatch.setattr(cli, "main", lambda: 7)
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    if tunables:
+        monkeypatch.setenv("GLIBC_TUNABLES", tunables)
+    if anew:
+        with pytest.raises(Replaced):
+            cli.start()
+    else:
+        assert cli.start() == 7
+
+
+def test_process_that_starts_anew_ends_as_others_do():
+    environment = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
+    words = [sys.executable, "-m", "bertfam", "pretrain", "--no_flag"]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment)
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and "--no_flag" in done.stderr
+
+
 def test_module_runs_as_a_program():
     done = run("pretrian")
     assert (done.returncode, done.stdout) == (2, "")

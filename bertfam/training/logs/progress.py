@@ -13,8 +13,9 @@ from bertfam.training.logs.stragglers import StragglerMonitor
 from bertfam.training.run_plan import duration, si
 from bertfam.training.step import EMPTY, NON_FINITE, SKIPPED, Metrics
 
-# The host runs at most this many steps ahead of the device, and reads the metrics of older steps only.
-_AHEAD = 2
+# The host runs at most this many steps ahead of the device, and reads the metrics of older steps only. With fewer, a device whose
+# steps take some milliseconds waits while the host writes a line.
+_AHEAD = 4
 # Share of an interval's time from which on the wait for data is shown.
 _SHOWN_WAIT = 0.01
 
@@ -83,6 +84,8 @@ class ProgressLog:
         self._flops += rates.flops_per_step
         self._current.append(metrics)
         self._recent.append(metrics)
+        for value in jax.tree.leaves(metrics):
+            value.copy_to_host_async()  # fetching all values of an interval at its end would keep the device waiting
         if len(self._recent) > _AHEAD:
             jax.block_until_ready(self._recent.popleft())
         if learning_rate is not None:
