@@ -72,8 +72,6 @@ _LOWERCASE = ("--do_lower_case", "--lower_case", "--lowercase")
 # New objects after which Python's cyclic garbage collector runs. With its default, 700, collection takes 1.3 s of CPU time while
 # a small training run imports its modules and traces its programs (Python 3.11, jax 0.10.2); with this threshold, 0.3 s.
 _COLLECTOR_THRESHOLD = 50_000
-
-
 _TRAINING = ("pretrain", "distill")
 # Memory settings of glibc, which reads them when a process starts. With huge pages for large arrays, steps on CPUs spend less
 # time on page faults.
