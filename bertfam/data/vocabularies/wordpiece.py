@@ -150,6 +150,8 @@ class WordPiece(TokenizersVocabulary):
                     '{"do_lower_case": false} into tokenizer_config.json beside it'
                 )
         try:
+            if len(set(pieces)) < len(pieces) or not set(layout.controls) <= set(pieces):
+                cls(pieces, layout=layout)  # refuses them, where `with_stated` would miss an added token
             return cls(pieces, layout=layout, added=with_stated(folder, config, added, pieces), **switches)
         except UserError as error:
             raise UserError(f"{path}: {error}") from error

@@ -284,6 +284,7 @@ def test_special_pieces_may_have_any_id(tmp_path, assert_same_in_transformers):
         ({}, "holds no vocabulary"),
         ({"config.json": "{}"}, "holds no vocabulary .*tokenizer.save_pretrained"),
         ({"vocab.txt": "a\nb\n"}, r"the vocabulary has no \[PAD\] \[UNK\]"),
+        ({"vocab.txt": "", "tokenizer_config.json": '{"unk_token": "[UNK]"}'}, r"the vocabulary has no \[PAD\] \[UNK\]"),
         ({"vocab.txt": "\n".join([*SPECIAL_PIECES, "a", "a"])}, "holds 'a' twice"),
         ({"vocab.txt": "\n".join([*SPECIAL_PIECES, "Paris"])}, "holds 'Paris', .*do_lower_case"),
         ({"tokenizer.json": "{"}, "tokenizer.json is not JSON"),
