@@ -55,10 +55,10 @@ def test_values_computed_by_hand():
     assert actual.correct == 0  # of two equal logits the first counts
 
 
-@pytest.mark.parametrize("chunk", [1, 4, 5, 64])
-def test_value_and_gradients_match_the_plain_loss(chunk):
+@pytest.mark.parametrize(("chunk", "has_biases"), [(1, [True]), (4, [True, False]), (64, [True])])
+def test_value_and_gradients_match_the_plain_loss(chunk, has_biases):
     settings = VocabularyLoss(REAL, z_loss=0.05, label_smoothing=0.1, chunk=chunk)
-    for has_bias in (True, False):
+    for has_bias in has_biases:
         args = arguments(bias=has_bias)
         which = (0, 1, 2) if has_bias else (0, 1)
 
@@ -102,7 +102,8 @@ def test_bfloat16_hidden_states_have_float32_logits():
     args = arguments(jnp.bfloat16)
     gradient = jax.jit(jax.value_and_grad(lambda *args: chunked_cross_entropy(*args, PLAIN).loss, (0, 1)))
     (loss, (hidden_gradient, kernel_gradient)) = gradient(*args)
-    (expected, (expected_hidden, expected_kernel)) = jax.value_and_grad(lambda *args: plain_sums(*args, PLAIN)[0], (0, 1))(
+    plain_gradient = jax.jit(jax.value_and_grad(lambda *args: plain_sums(*args, PLAIN)[0], (0, 1)))
+    (expected, (expected_hidden, expected_kernel)) = plain_gradient(
         args[0].astype(jnp.float32), args[1].astype(jnp.bfloat16).astype(jnp.float32), *args[2:]
     )
     np.testing.assert_allclose(loss, expected, rtol=1e-5)  # bfloat16 logits would differ by 1e-3

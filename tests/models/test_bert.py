@@ -107,27 +107,23 @@ def test_padding_does_not_change_real_tokens(execution):
     small_bert.assert_padding_changes_nothing(small_bert.random_params(), execution=execution)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_packed_examples_are_isolated_bit_for_bit(dtype):
+def test_packed_examples_are_isolated_bit_for_bit():
     params, inputs = small_bert.random_params(), small_bert.batch(lengths=(20,))
-    execution = Execution(dtype=dtype)
     inputs["segment_ids"] = np.array([[1] * 8 + [2] * 9 + [0] * 3], np.int32)
     inputs["positions"] = np.array([[*range(8), *range(9), 0, 0, 0]], np.int32)
     changed = inputs | {"tokens": np.where(inputs["segment_ids"] == 1, (inputs["tokens"] + 1) % 99, inputs["tokens"])}
-    one, other = (np.float32(small_bert.apply(params, which, execution=execution)[0]) for which in (inputs, changed))
+    one, other = (small_bert.apply(params, which)[0] for which in (inputs, changed))
     assert np.array_equal(one[:, 8:], other[:, 8:]) and not np.array_equal(one[:, :8], other[:, :8])
 
     alone = {name: inputs[name][:, 8:17] for name in ("tokens", "token_type_ids")}
     alone["segment_ids"] = np.ones((1, 9), np.int32)
-    actual, _ = small_bert.apply(params, alone, execution=execution)
-    np.testing.assert_allclose(one[:, 8:17], np.float32(actual), atol=1e-5 if dtype == "float32" else 0.1)
+    np.testing.assert_allclose(one[:, 8:17], small_bert.apply(params, alone)[0], atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_row_of_padding_gives_no_nan(dtype):
+def test_row_of_padding_gives_no_nan():
     params = small_bert.random_params()
     inputs = small_bert.batch(lengths=(20, 0))
-    module = bert.Encoder(CONFIG, Execution(dtype=dtype))
+    module = bert.Encoder(CONFIG, Execution(dtype="bfloat16"))
 
     def loss(params):
         hidden, _ = module.apply({"params": params}, **inputs, train=False)

@@ -112,33 +112,27 @@ def test_cache_changes_no_logits(name):
                                segment_ids=np.ones((5, 1), np.int32), train=False, cache=cache)  # fmt: skip
 
 
-def test_unrolling_and_rematerialisation_change_nothing():
-    """Losses are compared, with dropout on and with rows of padding, for which gradients are finite.
-
-    tests/layers/test_stack.py compares gradients.
-    """
+def test_gradients_are_finite():
+    """Dropout is on, and there are rows of padding."""
     config = dataclasses.replace(CONFIGS["palm"], num_layers=2, dropout_rate=0.2, attention_dropout_rate=0.1)
     params, inputs = decoder_parity.random_params(config), decoder_parity.batch("left")
 
-    def loss(params, execution):
+    def loss(params):
+        execution = Execution(attention="reference")
         hidden, _ = config.decoder(execution).apply(
             {"params": params["decoder"]}, word_embeddings(params), **inputs, train=True, rngs={"dropout": jax.random.key(3)}
         )
         return jnp.mean(jax.nn.logsumexp(logits(config, params, hidden, execution), axis=-1))
 
-    run = jax.jit(jax.value_and_grad(loss), static_argnums=1)
-    expected, gradient = jax.device_get(run(params, Execution(attention="reference")))
+    gradient = jax.device_get(jax.jit(jax.grad(loss))(params))
     assert all(np.all(np.isfinite(leaf)) and np.any(leaf != 0) for leaf in jax.tree.leaves(gradient))
-    unrolled = Execution(attention="reference", layers="unroll", remat="full")
-    assert float(jax.jit(loss, static_argnums=1)(params, unrolled)) == pytest.approx(float(expected), rel=1e-6)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "opt_350m"])
-def test_unrolled_layers_match_the_loop(name):
-    """One of the families has a scale for each layer."""
+def test_unrolled_layers_match_the_loop():
+    """GPT-2 has a scale for each layer."""
     inputs = decoder_parity.batch("left")
-    unrolled = decoder_parity.jax_outputs(CONFIGS[name], random_params(name), inputs, Execution(layers="unroll"))
-    np.testing.assert_allclose(unrolled["logits"], run(name, inputs), rtol=0, atol=1e-5)
+    unrolled = decoder_parity.jax_outputs(CONFIGS["gpt2"], random_params("gpt2"), inputs, Execution(layers="unroll"))
+    np.testing.assert_allclose(unrolled["logits"], run("gpt2", inputs), rtol=0, atol=1e-5)
 
 
 def test_bfloat16_is_finite_and_near():

@@ -105,10 +105,10 @@ def test_tokens_see_only_allowed_tokens_of_their_example(name):
     np.testing.assert_allclose(run(plain)[1:3, :4], before[1:3, :4], atol=1e-5)
 
 
-def test_backends_agree_on_packed_rows():
+def test_backends_and_unrolled_layers_agree_on_packed_rows():
     """Attention is bidirectional and causal, with relative positions as terms of scores, and between the networks."""
     config, params, rows = CONFIGS["mt5"], halved(random_params("mt5")), packed_rows()
-    execution = Execution(attention="xla")
+    execution = Execution(attention="xla", layers="unroll")
 
     @jax.jit
     def run(params):
@@ -167,26 +167,18 @@ def test_cache_changes_no_logits(name):
             step(params, cache, without, None)
 
 
-def test_unrolling_and_rematerialisation_change_nothing():
-    """Losses are compared, with dropout on and with a row that has nothing in the encoder, whose gradients are finite.
-
-    tests/layers/test_stack.py compares gradients.
-    """
+def test_gradients_are_finite():
+    """Dropout is on, and a row has nothing in the encoder."""
     config = dataclasses.replace(CONFIGS["mt5"], num_layers=2, dropout_rate=0.2)
     params, rows = halved(seq2seq_parity.random_params(config)), packed_rows()
 
-    def loss(params, execution):
-        rngs = {"dropout": jax.random.key(3)}
+    def loss(params):
+        execution, rngs = Execution(attention="reference"), {"dropout": jax.random.key(3)}
         hidden, _ = seq2seq_parity.outputs(config, params, rows, execution, train=True, rngs=rngs)
-        losses = jax.nn.logsumexp(logits(config, params, hidden, execution), axis=-1)
-        return jnp.mean(losses), losses
+        return jnp.mean(jax.nn.logsumexp(logits(config, params, hidden, execution), axis=-1))
 
-    run = jax.jit(jax.value_and_grad(loss, has_aux=True), static_argnums=1)
-    (_, expected), gradient = jax.device_get(run(params, Execution(attention="reference")))
+    gradient = jax.device_get(jax.jit(jax.grad(loss))(params))
     assert all(np.all(np.isfinite(leaf)) and np.any(leaf != 0) for leaf in jax.tree.leaves(gradient))
-    unrolled = Execution(attention="reference", layers="unroll", remat="full")
-    _, actual = jax.device_get(jax.jit(loss, static_argnums=1)(params, unrolled))
-    np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
 
 def halved(params):

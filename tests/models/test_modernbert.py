@@ -12,6 +12,8 @@ import pytest
 import small_bert
 
 from bertfam.errors import UserError
+from bertfam.kernels.attention import reference
+from bertfam.layers import dropout
 from bertfam.layers.execution import Execution
 from bertfam.models.encoder import init_encoder, init_masked_lm_head
 from bertfam.models.modernbert import Encoder, ModernBertConfig
@@ -102,9 +104,8 @@ def test_rows_longer_than_max_length_are_refused():
 def test_initial_values():
     """Kernels that add to the residual sum start at 1 / sqrt(2 layers) of the others' deviation."""
     config = dataclasses.replace(CONFIG, hidden_size=128, feed_forward_size=128)
-    scanned, unrolled = (nn.unbox(small_bert.init(config, Execution(layers=layers))) for layers in ("scan", "unroll"))
-    jax.tree.map(np.testing.assert_array_equal, scanned, unrolled)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(scanned):
+    params = nn.unbox(small_bert.init(config))
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         names = [key.key for key in path]
         if names[-1] == "scale":
             assert np.all(leaf == 1)
@@ -112,9 +113,9 @@ def test_initial_values():
         deviation = 0.02 / np.sqrt(12) if "output" in names else 0.02
         assert np.max(np.abs(leaf)) <= 2 * deviation
         assert abs(np.std(leaf) / deviation - 0.88) < 0.03, names
-    kernel = scanned["layers"]["attention"]["query"]["kernel"]
-    assert len({float(one[0, 0, 0]) for one in (*kernel, *scanned["first_layers"]["attention"]["query"]["kernel"])}) == 6
-    init_head = jax.jit(lambda key: nn.unbox(init_masked_lm_head(config, key, {"embeddings": scanned["embeddings"]})))
+    kernel = params["layers"]["attention"]["query"]["kernel"]
+    assert len({float(one[0, 0, 0]) for one in (*kernel, *params["first_layers"]["attention"]["query"]["kernel"])}) == 6
+    init_head = jax.jit(lambda key: nn.unbox(init_masked_lm_head(config, key, {"embeddings": params["embeddings"]})))
     head = jax.device_get(init_head(jax.random.key(0)))
     assert abs(np.std(head["dense"]["kernel"]) / 0.02 * np.sqrt(12) - 0.88) < 0.03
 
@@ -125,20 +126,31 @@ def params():
 
 
 def test_scan_and_unroll_agree(params):
-    """Dropout is on everywhere; one period is looped, and two layers remain.
-
-    tests/layers/test_stack.py compares gradients, with rematerialisation and without.
-    """
-    config = dataclasses.replace(CONFIG, embedding_dropout_rate=0.1, attention_dropout_rate=0.1, feed_forward_dropout_rate=0.1)
-    inputs, key = small_bert.batch(CONFIG), jax.random.key(7)
-    hidden, actual = (
-        small_bert.apply(params, inputs, config, Execution(layers=layers, attention="reference"), key)[0]
-        for layers in ("scan", "unroll")
-    )
+    """One period is looped, and two layers remain; tests/layers/test_stack.py compares dropout and gradients."""
+    inputs = small_bert.batch(CONFIG)
+    hidden, actual = (small_bert.apply(params, inputs, CONFIG, Execution(layers=layers))[0] for layers in ("scan", "unroll"))
     real = inputs["segment_ids"] > 0
     np.testing.assert_allclose(actual[real], hidden[real], atol=1e-5)
-    plain = small_bert.apply(params, inputs, CONFIG)[0]
-    assert not np.allclose(plain, hidden, atol=0.1)
+
+
+def test_places_of_dropout(monkeypatch):
+    drawn = []
+
+    def record(key, inputs, rate):
+        drawn.append(({48: "e", 40: "f"}.get(inputs.shape[-1], "p"), rate))
+        return inputs
+
+    monkeypatch.setattr(dropout, "dropout", record)
+    monkeypatch.setattr(reference, "dropout", record)
+    rates = {"embedding": 0.1, "attention": 0.2, "attention_output": 0.3, "feed_forward": 0.4}
+    config = dataclasses.replace(CONFIG, num_layers=2, **{f"{place}_dropout_rate": rate for place, rate in rates.items()})
+    encoder, inputs = Encoder(config, Execution(layers="unroll", attention="reference")), small_bert.batch(config)
+    rngs = {"dropout": jax.random.key(0)}
+    jax.eval_shape(
+        lambda params: encoder.apply({"params": params}, **inputs, train=True, rngs=rngs)[0], small_bert.random_params(config)
+    )
+    # embeddings, and in each layer attention probabilities, attention, hidden layer
+    assert drawn == [("e", 0.1), *2 * [("p", 0.2), ("e", 0.3), ("f", 0.4)]]
 
 
 def test_collected_values_are_in_the_order_of_layers(params):
@@ -164,30 +176,28 @@ def test_padding_does_not_change_real_tokens(params):
     small_bert.assert_padding_changes_nothing(jax.tree.map(lambda leaf: leaf / 2, params), CONFIG)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_packed_examples_are_isolated_bit_for_bit(params, dtype):
+def test_packed_examples_are_isolated_bit_for_bit(params):
     """Windows end with an example, and positions start anew with each; kernels are halved, see above."""
     params = jax.tree.map(lambda leaf: leaf / 2, params)
-    inputs, execution = small_bert.batch(CONFIG, lengths=(20,)), Execution(dtype=dtype)
+    inputs = small_bert.batch(CONFIG, lengths=(20,))
     inputs["segment_ids"] = np.array([[1] * 8 + [2] * 8 + [0] * 4], np.int32)
     inputs["positions"] = np.array([[*range(8), *range(8), 0, 0, 0, 0]], np.int32)
     changed = inputs | {"tokens": np.where(inputs["segment_ids"] == 1, (inputs["tokens"] + 1) % 99, inputs["tokens"])}
-    one, other = (np.float32(small_bert.apply(params, which, CONFIG, execution)[0]) for which in (inputs, changed))
+    one, other = (small_bert.apply(params, which, CONFIG)[0] for which in (inputs, changed))
     assert np.array_equal(one[:, 8:], other[:, 8:]) and not np.array_equal(one[:, :8], other[:, :8])
     alone = {name: inputs[name][:, :16].reshape(2, 8) for name in ("tokens", "token_type_ids")}
     alone["segment_ids"] = np.ones_like(alone["tokens"])
-    actual = np.float32(small_bert.apply(params, alone, CONFIG, execution)[0])
-    np.testing.assert_allclose(one[:, :16].reshape(actual.shape), actual, atol=1e-5 if dtype == "float32" else 0.2)
+    actual = small_bert.apply(params, alone, CONFIG)[0]
+    np.testing.assert_allclose(one[:, :16].reshape(actual.shape), actual, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_row_of_padding_gives_no_nan(dtype):
+def test_row_of_padding_gives_no_nan():
     """One layer is global and one local."""
     config = dataclasses.replace(CONFIG, num_layers=2)
     inputs = small_bert.batch(config, lengths=(20, 0))
 
     def loss(params):
-        hidden, _ = Encoder(config, Execution(dtype=dtype)).apply({"params": params}, **inputs, train=False)
+        hidden, _ = Encoder(config, Execution(dtype="bfloat16")).apply({"params": params}, **inputs, train=False)
         return jnp.sum(jnp.square(hidden.astype(jnp.float32)))
 
     value, gradient = jax.device_get(jax.jit(jax.value_and_grad(loss))(small_bert.random_params(config)))
