@@ -28,13 +28,15 @@ def test_old_jaxlib_is_refused_on_gpus_only():
 
 COMPILES = """
 import sys
+from pathlib import Path
 import jax
 from bertfam.training.jax_setup import enable_compilation_cache
 jax.jit(lambda x: x + 1)(1)  # before it is known where
-for platform in sys.argv[1:]:
+for platform in sys.argv[2:]:
     jax.default_backend = lambda: platform
     enable_compilation_cache()
     jax.jit(lambda x: 2 * x)(1)
+    print(platform, Path(sys.argv[1], "bertfam").is_dir())
 """
 
 
@@ -43,15 +45,17 @@ def test_programs_for_accelerators_are_cached_for_the_user(tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
     environment |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
 
-    def compile(*platforms, **variables):
-        command = [sys.executable, "-c", COMPILES, *platforms]
-        subprocess.run(command, check=True, env=environment | variables, timeout=FAR_SECONDS)
+    def compile(home, *platforms, **variables):
+        """Return a line for each platform, which says whether there is a folder for compiled programs then."""
+        command, variables = [sys.executable, "-c", COMPILES, str(home), *platforms], variables | {"XDG_CACHE_HOME": str(home)}
+        done = subprocess.run(
+            command, check=True, env=environment | variables, timeout=FAR_SECONDS, stdout=subprocess.PIPE, text=True
+        )
+        return done.stdout.splitlines()
 
-    compile("cpu", XDG_CACHE_HOME=str(tmp_path / "user"))
-    assert not (tmp_path / "user").exists()
-    compile("cpu", "gpu", XDG_CACHE_HOME=str(tmp_path / "user"))
+    assert compile(tmp_path / "user", "cpu", "gpu") == ["cpu False", "gpu True"]
     assert any((tmp_path / "user/bertfam/compilations").iterdir())
-    compile("gpu", XDG_CACHE_HOME=str(tmp_path / "other"), JAX_COMPILATION_CACHE_DIR=str(tmp_path / "named"))
+    compile(tmp_path / "other", "gpu", JAX_COMPILATION_CACHE_DIR=str(tmp_path / "named"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["named", "user"]
     (tmp_path / "file").write_text("")
-    compile("gpu", XDG_CACHE_HOME=str(tmp_path / "file"))
+    compile(tmp_path / "file", "gpu")

@@ -54,6 +54,23 @@ def trainer_of(objective, size, optimizer=ADAM):
     return Trainer(run, run.mesh.build(jax.devices()[:1]))
 
 
+@pytest.fixture(autouse=True)
+def _random_states(monkeypatch):
+    """Have trainers make fresh states without compiling the initialisation of each model and optimizer."""
+
+    def new_state(trainer):
+        generator, abstract = np.random.default_rng(3), trainer.abstract_state
+        zeros = jax.tree.map(lambda leaf: jax.device_put(np.zeros(leaf.shape, leaf.dtype), leaf.sharding), abstract)
+
+        def random(leaf):
+            matrix = generator.normal(size=leaf.shape) * (len(leaf.shape) > 1)
+            return jax.device_put(matrix.astype(leaf.dtype), leaf.sharding)
+
+        return trainer.with_params(zeros, jax.tree.map(random, abstract.params))
+
+    monkeypatch.setattr(Trainer, "new_state", new_state)
+
+
 def randomised(boxed, seed):
     generator = np.random.default_rng(seed)
     return jax.tree.map(lambda leaf: generator.normal(size=leaf.shape).astype(leaf.dtype), nn.unbox(boxed))
