@@ -70,9 +70,10 @@ def _forward(products: jax.Array, bias: jax.Array | None, settings: Settings) ->
     def of_device(products: jax.Array, bias: jax.Array | None) -> jax.Array:
         given = [array for array in (_flat(products), bias) if array is not None]
         count, size = len(given[0]), products.shape[-1]
-        kernel = partial(_forward_kernel, settings=settings, sizes=_sizes(count, size), biased=bias is not None)
+        sizes, grid = _tiling(count, size)
+        kernel = partial(_forward_kernel, settings=settings, sizes=sizes, biased=bias is not None)
         outputs = jax.ShapeDtypeStruct((count, size), products.dtype)
-        run = rows.call(kernel, "hidden_layer", _grid(count, size), outputs, warps=_WARPS)
+        run = rows.call(kernel, "hidden_layer", grid, outputs, warps=_WARPS)
         return run(*given).reshape(*products.shape[:2], size)
 
     found = rows.sharded(of_device, (axes, None if bias is None else axes[2:]), _axes(gated=False))(products, bias)
@@ -101,25 +102,15 @@ def _flat(products: jax.Array) -> jax.Array:
     return products.reshape(-1, *products.shape[2:])
 
 
-def _sizes(count: int, size: int) -> tuple[int, int]:
-    """Return the rows and the columns that a program holds at a time."""
-    chunk = rows.chunk(size, _MOST_CHUNK)
-    return rows.chunk(count, max(_ELEMENTS // chunk, 1)), chunk
-
-
-def _grid(count: int, size: int) -> tuple[int, int]:
-    own_rows, chunk = _sizes(count, size)
-    return count // own_rows, size // chunk
+def _tiling(count: int, size: int) -> rows.Tiling:
+    return rows.tiling(count, size, most_columns=_MOST_CHUNK, most=_ELEMENTS)
 
 
 def _call_backward(products: Any, bias: Any, gradient: Any, settings: Settings) -> tuple[jax.Array, jax.Array | None]:
     """Return the gradient of the products, and sums of that of the bias over parts of the rows, float32[parts, ...]."""
-    count, size = gradient.shape
-    groups, columns = _grid(count, size)
+    sizes, (groups, columns) = _tiling(*gradient.shape)
     parts = groups if bias is None else rows.programs(groups, columns)
-    kernel = partial(
-        _backward_kernel, settings=settings, sizes=_sizes(count, size), groups=groups // parts, biased=bias is not None
-    )
+    kernel = partial(_backward_kernel, settings=settings, sizes=sizes, groups=groups // parts, biased=bias is not None)
     outputs = [products]
     if bias is not None:
         outputs.append(jax.ShapeDtypeStruct((parts, *bias.shape), jnp.float32))

@@ -5,7 +5,7 @@ powers of two, as Triton requires.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -79,6 +79,25 @@ def _names(names: Any) -> tuple[str, ...]:
 def chunk(size: int, most: int) -> int:
     """Return the largest power of two up to `most` that divides a size."""
     return min(size & -size, most)
+
+
+class Tiling(NamedTuple):
+    """Tiles of an array [rows, columns], one of which a program holds at a time.
+
+    Attributes:
+      sizes: rows and columns of a tile.
+      grid: number of tiles along rows and along columns.
+    """
+
+    sizes: tuple[int, int]
+    grid: tuple[int, int]
+
+
+def tiling(count: int, columns: int, *, most_columns: int, most: int) -> Tiling:
+    """Divide an array of `count` rows into tiles of at most `most_columns` columns and `most` elements, but at least one."""
+    own_columns = chunk(columns, max(most_columns, 1))
+    own_rows = chunk(count, max(most // own_columns, 1))
+    return Tiling((own_rows, own_columns), (count // own_rows, columns // own_columns))
 
 
 def span(number: Any, size: int) -> Any:

@@ -3,6 +3,7 @@
 The backward pass joins their gradients, turns them back, and sums the gradients of the biases in one pass too.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -33,6 +34,12 @@ class Settings(NamedTuple):
     def axes(self, *leading: str | None) -> rows.Axes:
         """Return the logical axes of an array [..., heads, head_dim]."""
         return (*leading, self.heads_axis, None)
+
+
+def turn(halves: Sequence[jax.Array], cos: jax.Array, sin: jax.Array) -> list[jax.Array]:
+    """Rotate the pairs (x[i], x[i + head_dim / 2]) of two halves of heads by the angles with these cosines and sines."""
+    first, second = halves
+    return [first * cos - second * sin, second * cos + first * sin]
 
 
 def supports(joint: jax.Array, heads_axis: str | None) -> bool:
@@ -72,9 +79,10 @@ def _forward(joint: jax.Array, bias: Any, angles: Any, settings: Settings) -> tu
         given = [array for array in (flat, _halves(bias, 0), *_flat_turns(turns)) if array is not None]
         count, _, heads, _, half = flat.shape
         turned = settings.turned if turns is not None else 0
-        kernel = partial(_forward_kernel, sizes=_sizes(count, heads, half), biased=bias is not None, turned=turned)
+        sizes, grid = _tiling(count, heads, half)
+        kernel = partial(_forward_kernel, sizes=sizes, biased=bias is not None, turned=turned)
         outputs = [jax.ShapeDtypeStruct((count, *flat.shape[2:]), flat.dtype)] * flat.shape[1]
-        run = rows.call(kernel, "split_heads", _grid(count, heads, half), outputs, warps=_WARPS)
+        run = rows.call(kernel, "split_heads", grid, outputs, warps=_WARPS)
         return [array.reshape(*joint.shape[:2], *joint.shape[3:]) for array in run(*given)]
 
     turn_axes = None if turns is None else (_ANGLE_AXES, _ANGLE_AXES)
@@ -90,9 +98,8 @@ def _backward(settings: Settings, saved: Any, gradients: list[jax.Array]) -> tup
         shape = gradients[0].shape
         given = [_halves(array, 2) for array in gradients]
         count, heads, _, half = given[0].shape
-        groups, columns = _grid(count, heads, half)
+        sizes, (groups, columns) = _tiling(count, heads, half)
         parts = rows.programs(groups, columns) if has_bias else groups
-        sizes = _sizes(count, heads, half)
         kernel = partial(
             _backward_kernel,
             sizes=sizes,
@@ -132,20 +139,9 @@ def _flat_turns(turns: Any) -> list[Any]:
     return [None, None] if turns is None else [array.reshape(-1, array.shape[-1]) for array in turns]
 
 
-def _sizes(count: int, heads: int, half: int) -> tuple[int, int]:
-    """Return the rows and the heads that a program holds at a time."""
-    own = rows.chunk(heads, max(_ELEMENTS // (2 * half), 1))
-    return rows.chunk(count, max(_ELEMENTS // (2 * half * own), 1)), own
-
-
-def _grid(count: int, heads: int, half: int) -> tuple[int, int]:
-    own_rows, own_heads = _sizes(count, heads, half)
-    return count // own_rows, heads // own_heads
-
-
-def _turn(halves: list[jax.Array], cos: jax.Array, sin: jax.Array) -> list[jax.Array]:
-    first, second = halves
-    return [first * cos - second * sin, second * cos + first * sin]
+def _tiling(count: int, heads: int, half: int) -> rows.Tiling:
+    most = _ELEMENTS // (2 * half)  # of heads
+    return rows.tiling(count, heads, most_columns=most, most=most)
 
 
 def _forward_kernel(*refs: Any, sizes: tuple[int, int], biased: bool, turned: int) -> None:
@@ -162,7 +158,7 @@ def _forward_kernel(*refs: Any, sizes: tuple[int, int], biased: bool, turned: in
                 values += bias[index, heads, half][None]
             halves.append(values.astype(jnp.float32))
         if index < turned:
-            halves = _turn(halves, angles[0], angles[1])
+            halves = turn(halves, angles[0], angles[1])
         for half, values in enumerate(halves):
             outputs[own, heads, half] = values.astype(outputs.dtype)
 
@@ -180,7 +176,7 @@ def _backward_kernel(*refs: Any, sizes: tuple[int, int], groups: int, count: int
         for index, gradient in enumerate(gradients):
             halves = [gradient[own, heads, half].astype(jnp.float32) for half in range(2)]
             if index < turned:
-                halves = _turn(halves, angles[0], -angles[1])
+                halves = turn(halves, angles[0], -angles[1])
             for half, values in enumerate(halves):
                 joint[own, index, heads, half] = values.astype(joint.dtype)
             found += halves

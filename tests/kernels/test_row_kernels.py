@@ -134,6 +134,19 @@ def test_shapes_that_the_kernels_do_not_take():
 
 
 @pytest.mark.parametrize(
+    ("count", "columns", "most", "expected"),
+    [
+        (24, 12, 16, ((4, 4), (6, 3))),
+        (24, 12, 2, ((1, 2), (24, 6))),
+        (3, 5, 16, ((1, 1), (3, 5))),
+        (8, 64, 0, ((1, 1), (8, 64))),
+    ],
+)
+def test_tiles_cover_an_array_and_have_sizes_of_powers_of_two(count, columns, most, expected):
+    assert rows.tiling(count, columns, most_columns=most, most=most) == expected
+
+
+@pytest.mark.parametrize(
     ("target", "dtype", "jax_from", "expected"),
     [
         (("gpu", 9.0), jnp.bfloat16, (0, 1), True),

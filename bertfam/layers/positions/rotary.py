@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertfam.kernels.split_heads import turn
+
 
 def angles_at(positions: jax.Array | None, length: int, head_dim: int, theta: float) -> jax.Array:
     """Compute the angles float32[batch or 1, length, head_dim / 2] of positions.
@@ -38,9 +40,8 @@ def rotate(heads: jax.Array, angles: jax.Array) -> jax.Array:
 
 @jax.custom_vjp
 def _turn(heads: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
-    first, second = jnp.split(heads.astype(jnp.float32), 2, axis=-1)
-    rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-    return rotated.astype(heads.dtype)
+    halves = jnp.split(heads.astype(jnp.float32), 2, axis=-1)
+    return jnp.concatenate(turn(halves, cos, sin), axis=-1).astype(heads.dtype)
 
 
 def _turn_forward(heads: jax.Array, cos: jax.Array, sin: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
