@@ -129,7 +129,7 @@ MUTANTS = (
         "corruption/bart/test_infilling.py",
     ),
     # Layers and kernels
-    Mutant("layers/positions/rotary.py", "first * cos - second * sin", "first * cos + second * sin", "layers/test_rotary.py"),
+    Mutant("kernels/split_heads.py", "first * cos - second * sin", "first * cos + second * sin", "layers/test_rotary.py"),
     Mutant(
         "layers/norm.py",
         "wide = wide - jnp.mean(wide, axis=-1, keepdims=True)",

@@ -26,7 +26,7 @@ class Row(NamedTuple):
     Attributes:
       segment_ids: int32[batch, length], number of the packed example; 0 = padding. A token attends to its own segment.
       positions: int32[batch, length], from 0 in each example, for rotary positions; None: 0, 1, 2, ...
-      bias: float32[1, heads, length, keys], added to the scores.
+      bias: float32[batch or 1, heads, length, keys], added to the scores.
       key_segment_ids: int32[batch, slots], segment ids of a cache that includes these tokens.
       offset: int32[], the slot of the first of these tokens.
       arrays: arrays that the attention pattern depends on, by name.
@@ -68,7 +68,7 @@ class Attended(NamedTuple):
 
 
 class Attention(nn.Module):
-    """Base of self-attention and cross-attention.
+    """Base of self-attention, cross-attention and relative attention.
 
     Attributes:
       num_heads, head_dim: number of heads and their width.
@@ -91,14 +91,20 @@ class Attention(nn.Module):
     use_bias: bool = True
     scale: float | None = None
 
+    @property
+    def _axis(self) -> str | None:
+        """Logical axis of the heads."""
+        return _heads_axis(self.num_heads)
+
+    def _projection(self, name: str, num_heads: int) -> Dense:
+        """Return the named projection of [..., embed] to [..., heads, head_dim]."""
+        axes = ("embed", _heads_axis(num_heads), "head_dim")
+        kernel_init = (self.query_init if name == "query" else None) or self.kernel_init
+        return Dense((num_heads, self.head_dim), axes, self.execution.compute_dtype, self.use_bias, kernel_init, name=name)
+
     def _projections(self, embed: int, num_heads: int, *names: str) -> tuple[list[Any], list[Any]]:
         """Return kernels [embed, heads, head_dim] and biases [heads, head_dim] or None of the named projections."""
-        axes = ("embed", _heads_axis(num_heads), "head_dim")
-        parameters = []
-        for name in names:
-            kernel_init = (self.query_init if name == "query" else None) or self.kernel_init
-            dense = Dense((num_heads, self.head_dim), axes, self.execution.compute_dtype, self.use_bias, kernel_init, name=name)
-            parameters.append(dense.parameters((embed,)))
+        parameters = [self._projection(name, num_heads).parameters((embed,)) for name in names]
         kernels, biases = zip(*parameters, strict=True)
         return list(kernels), list(biases)
 
@@ -109,7 +115,7 @@ class Attention(nn.Module):
         `bertfam.layers.positions.rotary`).
         """
         kernels, biases = self._projections(inputs.shape[-1], num_heads, *names)
-        heads = _heads_axis(num_heads) if num_heads == self.num_heads else None
+        heads = self._axis if num_heads == self.num_heads else None
         # [batch, length, embed] -> [batch, length, projections, heads, head_dim]
         # with n x [embed, heads, head_dim] -> [embed, n, heads, head_dim]; n x [heads, head_dim] -> [n, ...], n projections
         joint = project(inputs.astype(self.execution.compute_dtype), jnp.stack(kernels, axis=1), None)
@@ -152,7 +158,7 @@ class Attention(nn.Module):
             scale=self.scale,
         ).here()
         backend, _ = choose(request, self.execution.attention)
-        heads = _heads_axis(key.shape[2]) if key.shape[2] == self.num_heads else None
+        heads = self._axis if key.shape[2] == self.num_heads else None
         length = None if backend.gathers_keys(request) else "length"
         key, value = (nn.with_logical_constraint(array, ("batch", length, heads, None)) for array in (key, value))
         inputs = Inputs(
@@ -170,7 +176,7 @@ class Attention(nn.Module):
 
     def _output(self, mixed: jax.Array, embed: int) -> jax.Array:
         """Project mixed values [batch, length, heads, head_dim] to [batch, length, embed]."""
-        axes = (_heads_axis(self.num_heads), "head_dim", "embed")
+        axes = (self._axis, "head_dim", "embed")
         dtype, output_init = self.execution.compute_dtype, self.output_init or self.kernel_init
         return Dense((embed,), axes, dtype, self.use_bias, output_init, name="output")(mixed)
 

@@ -21,11 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertfam.kernels.attention.choice import choose
-from bertfam.kernels.attention.interface import Inputs, Request
-from bertfam.layers.attention.dot_product import Attended
-from bertfam.layers.dense import Dense
-from bertfam.layers.execution import Execution
+from bertfam.layers.attention.dot_product import Attended, Attention, Row
 from bertfam.layers.initializers import Initializer, logical, normal, param
 from bertfam.layers.unsharded import unshard
 
@@ -52,21 +48,11 @@ class RelativeRow(NamedTuple):
     arrays: Mapping[str, jax.Array] | None = None
 
 
-class RelativeAttention(nn.Module):
-    """Relative multi-head attention of two streams of queries.
+class RelativeAttention(Attention):
+    """Relative multi-head attention of two streams of queries."""
 
-    Attributes:
-      num_heads, head_dim: number of heads and their width.
-      dropout_rate: dropout rate of the attention weights, applied in training by backends that support it.
-      execution: dtype and backend.
-      kernel_init: initializer of all parameters.
-    """
-
-    num_heads: int
-    head_dim: int
-    dropout_rate: float = 0.0
-    execution: Execution = Execution()
     kernel_init: Initializer = normal(0.02)
+    use_bias: bool = False
 
     @nn.compact
     def __call__(
@@ -95,30 +81,24 @@ class RelativeAttention(nn.Module):
         seen = content
         if row.arrays is not None:
             seen = jnp.concatenate([row.arrays["memory"].astype(content.dtype), content], axis=1)
-        query = self._heads("query", inputs, "length")
-        key, value = self._heads("key", seen), self._heads("value", seen)
-        scale = self.head_dim**-0.5
+        query = self._projected("query", inputs, "length")
+        key, value = self._projected("key", seen), self._projected("value", seen)
+        scale = self.head_dim**-0.5 if self.scale is None else self.scale
         bias = self._by_distance(query, row, length) + self._by_segment(query, row)
         bias = jnp.where(row.visible[:, None], bias * scale, _MASKED)
         bias = nn.with_logical_constraint(bias, ("batch", self._axis, "length", None))
-        mixed, probabilities = self._attend(query + self._vector("content_bias"), key, value, bias, train, return_weights)
+        segments, key_segments = (jnp.ones(array.shape[:2], jnp.int32) for array in (query, key))  # the bias holds the mask
+        whole = Row(segments, bias=bias, key_segment_ids=key_segments)
+        query = query + self._vector("content_bias")
+        mixed, probabilities = self._mixed(query, key, value, whole, False, train, return_weights)
         # Of keys that are all masked, softmax makes a mean, in which a token to predict would see itself.
         mixed = jnp.where(jnp.any(row.visible, axis=-1)[..., None, None], mixed, 0)
-        axes = (self._axis, "head_dim", "embed")
-        output = Dense(inputs.shape[-1:], axes, self.execution.compute_dtype, False, self.kernel_init, name="output")
-        return Attended(output(mixed), probabilities, key, value)
+        return Attended(self._output(mixed, inputs.shape[-1]), probabilities, key, value)
 
-    @property
-    def _axis(self) -> str | None:
-        """Logical axis of the heads; None for one head, which is not sharded."""
-        return "heads" if self.num_heads > 1 else None
-
-    def _heads(self, name: str, inputs: jax.Array, length_axis: str | None = None) -> jax.Array:
+    def _projected(self, name: str, inputs: jax.Array, length_axis: str | None = None) -> jax.Array:
         """Project inputs [batch, places, embed] to dtype[batch, places, heads, head_dim]."""
-        axes = ("embed", self._axis, "head_dim")
-        features = (self.num_heads, self.head_dim)
-        dense = Dense(features, axes, self.execution.compute_dtype, False, self.kernel_init, name=name)
-        return nn.with_logical_constraint(dense(inputs), ("batch", length_axis, self._axis, None))
+        heads = self._projection(name, self.num_heads)(inputs)
+        return nn.with_logical_constraint(heads, ("batch", length_axis, self._axis, None))
 
     def _vector(self, name: str, *shape: int) -> jax.Array:
         """Return the parameter dtype[*shape, heads, head_dim]."""
@@ -129,7 +109,7 @@ class RelativeAttention(nn.Module):
     def _by_distance(self, query: jax.Array, row: RelativeRow, length: int) -> jax.Array:
         """Compute (q + v) W_r R: float32[batch, heads, queries, keys]."""
         keys = row.visible.shape[-1]
-        distances = self._heads("distance", row.distances)
+        distances = self._projected("distance", row.distances)
         distances = jnp.broadcast_to(distances, (query.shape[0], *distances.shape[1:]))
         # [batch, queries, heads, head_dim] x [batch, distances, heads, head_dim] -> [batch, heads, queries, distances]
         query = query + self._vector("distance_bias")
@@ -146,25 +126,6 @@ class RelativeAttention(nn.Module):
         # [batch, queries, heads, head_dim] x [2, heads, head_dim] -> [2, batch, heads, queries]
         same, other = jnp.einsum("bqhd,shd->sbhq", query, segments, preferred_element_type=jnp.float32)
         return jnp.where(row.is_same_segment[:, None], same[..., None], other[..., None])
-
-    def _attend(
-        self, query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array, train: bool, return_weights: bool
-    ) -> tuple[jax.Array, jax.Array | None]:
-        """Run the chosen backend: dtype[batch, queries, heads, head_dim] and the attention weights, if requested."""
-        request = Request(
-            str(query.dtype),
-            query.shape[1],
-            self.head_dim,
-            dropout_rate=self.dropout_rate if train else 0.0,
-            return_weights=return_weights,
-            bias=True,
-            key_length=key.shape[1],
-        ).here()
-        backend, _ = choose(request, self.execution.attention)
-        dropout_key = self.make_rng("dropout") if request.dropout_rate and backend.applies_dropout else None
-        segments, key_segments = (jnp.ones(array.shape[:2], jnp.int32) for array in (query, key))
-        inputs = Inputs(query, key, value, segments, key_segments, bias=bias, dropout_key=dropout_key)
-        return backend.run(inputs, request)
 
 
 def sinusoids(length: int, keys: int, size: int) -> np.ndarray:
