@@ -7,8 +7,9 @@
 The costs of a case, for one chip and step, are FLOPs, memory and bytes sent, by kind of collective and mesh axes. Only parameters
 may be gathered, and arrays that the case allows. With the recorded versions of jax and libtpu, costs must equal the record. With
 others they must be within a half of it (two releases differed by a quarter), except temporaries, which depend on the compiler.
-Each difference is reported in a line, and the exit status is 1 if there is any. The small model is compiled with the compiler's
-least effort, which is faster and keeps its arrays in HBM like those of larger models.
+Each difference is reported in a line, and the exit status is 1 if there is any. Each "auto" of a run is chosen for the slice, as
+`bertfam pretrain` chooses it there. The small model is compiled with the compiler's least effort, which is faster and keeps its
+arrays in HBM like those of larger models.
 """
 
 import importlib.metadata
@@ -17,7 +18,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,10 @@ from bertfam.arguments import ScriptParser
 from bertfam.planning import slices
 
 if TYPE_CHECKING:
+    import jax
+
     from bertfam.planning.hlo.collectives import Collective
+    from bertfam.training.run import Run
 
 RECORDS = Path(__file__).parent / "tpu_golden"
 TEMPORARIES = "bytes of temporaries"
@@ -100,14 +104,22 @@ LARGE = {
 SETS = {"small": SMALL, "large": LARGE}
 
 
-def measure(case: Case) -> tuple[dict[str, int], list[str]]:
-    """Return the costs by name, and a description of each unexpected gather."""
+def chosen_run(case: Case, devices: Sequence["jax.Device"]) -> "Run":
+    """Build the sized run of a case, with each "auto" chosen for the devices of its slice."""
     from bertfam.config.build import load
+    from bertfam.planning.choices import choose, with_choices
+    from bertfam.sharding.chips import memory_bytes
+
+    run = load([case.run_file], case.bindings).build("Run").sized(case.vocabulary)
+    return with_choices(run, choose(run, devices, memory_bytes(devices[0])))
+
+
+def measure(run: "Run", devices: Sequence["jax.Device"], gathers: Iterable[str]) -> tuple[dict[str, int], list[str]]:
+    """Return the costs by name, and a description of each unexpected gather; `gathers` is that of the `Case`."""
     from bertfam.planning.hlo.collectives import by_axes, collectives
     from bertfam.planning.programs import jobs
 
-    run = load([case.run_file], case.bindings).build("Run").sized(case.vocabulary)
-    mesh = run.mesh.build(slices.parse(case.slice).devices())
+    mesh = run.mesh.build(devices)
     job = jobs(run, mesh, {"train"})[0]
     program = job.compile()
     if program.compiled is None:
@@ -124,7 +136,7 @@ def measure(case: Case) -> tuple[dict[str, int], list[str]]:
     for kind, by_axis in by_axes(sent).items():
         costs |= {f"bytes of {kind} over {' x '.join(axes)}": count for axes, count in by_axis.items()}
     rows = stage.batch_size // (mesh.size // mesh.shape["tensor"])
-    return costs, unexpected(sent, state.params, rows * run.stages[job.stage].length, case.gathers)
+    return costs, unexpected(sent, state.params, rows * run.stages[job.stage].length, gathers)
 
 
 def unexpected(found: Iterable["Collective"], params: Any, tokens: int, allowed: Iterable[str] = ()) -> list[str]:
@@ -184,16 +196,19 @@ def main() -> int:
     slices.prepare([slices.parse(case.slice) for case in cases.values()])
     if args.set == "small":
         os.environ["JAX_EXEC_TIME_OPTIMIZATION_EFFORT"] = "-1"
+    from bertfam.training.run_plan import execution_settings, execution_text  # after the environment variables are set
+
     path = RECORDS / f"{args.set}.json"
     record = {} if args.update else json.loads(path.read_text())
     exact = record.get("compilers") == compilers()
     costs, wrong = {}, []
     for name, case in cases.items():
-        start = time.monotonic()
-        costs[name], faults = measure(case)
+        start, devices = time.monotonic(), slices.parse(case.slice).devices()
+        run = chosen_run(case, devices)
+        costs[name], faults = measure(run, devices, case.gathers)
         if not args.update:
             faults += differences(costs[name], record["costs"].get(name, {}), exact=exact)
-        print(f"{name}: {time.monotonic() - start:.0f} s", flush=True)
+        print(f"{name}: {time.monotonic() - start:.0f} s, {execution_text(execution_settings(run), {})}", flush=True)
         wrong += [f"{name}: {line}" for line in faults]
     if args.update:
         path.write_text(json.dumps({"compilers": compilers(), "costs": costs}, indent=2) + "\n")

@@ -29,6 +29,7 @@ def test_costs_of_a_small_model_equal_the_record():
     process = run_python("-m", "benchmarks.tpu_golden", "small")
     assert process.returncode == 0, process.stderr
     assert [line.rpartition(":")[0] for line in process.stdout.splitlines()] == list(SMALL)
+    assert "dropout_bits hash" in process.stdout  # "auto", as it is chosen for a TPU
 
 
 @requires_compiler
