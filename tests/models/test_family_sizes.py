@@ -12,7 +12,6 @@ torch = pytest.importorskip("torch")
 # gin file, tokens of the published vocabulary, parameters of the encoder with its pooler (ERNIE: of a BERT-base with as many)
 PUBLISHED = (
     ("bert_base", 30_522, 109_482_240),
-    ("bert_base", 119_547, 177_853_440),  # multilingual
     ("bert_large", 30_522, 335_141_888),
     ("roberta_base", 50_265, 124_645_632),
     ("roberta_large", 50_265, 355_359_744),
