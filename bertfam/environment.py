@@ -1,4 +1,4 @@
-"""Environment variables of JAX, XLA and bertfam: values that have no meaning are refused before any work."""
+"""Environment variables of JAX, XLA and bertfam: values without a meaning and unsupported ones are refused before any work."""
 
 import os
 import re
@@ -24,10 +24,21 @@ _VALUES: dict[str, tuple[Callable[[str], bool], str]] = {
     "XLA_PYTHON_CLIENT_MEM_FRACTION": (lambda text: float(text) > 0, _MEMORY),
     "XLA_PYTHON_CLIENT_ALLOCATOR": (lambda text: text.lower() in _ALLOCATORS, f"write one of {', '.join(_ALLOCATORS)}"),
 }
+_TRUE, _FALSE = ("1", "true", "yes", "on", "y", "t"), ("0", "false", "no", "off", "n", "f")
+# variable -> values of JAX with which bertfam's programs fail or compute something else, and why.
+_UNSUPPORTED: dict[str, tuple[tuple[str, ...], str]] = {
+    "JAX_DISABLE_JIT": (_TRUE, "bertfam compiles its steps"),
+    "JAX_NUMPY_DTYPE_PROMOTION": (("strict",), "bertfam mixes bfloat16 and float32"),
+    "JAX_NUMPY_RANK_PROMOTION": (("raise",), "bertfam adds arrays of different ranks"),
+    "JAX_THREEFRY_PARTITIONABLE": (_FALSE, "initial weights and dropout would be others, and would depend on the mesh"),
+}
 
 
 def check() -> None:
-    """Raise UserError for a variable whose value has no meaning; it does not import JAX."""
+    """Raise UserError for a variable whose value has no meaning or is not supported; it does not import JAX."""
+    for name, (values, reason) in _UNSUPPORTED.items():
+        if (text := os.environ.get(name, "")).lower() in values:
+            raise UserError(f"{name}={text}: this value is not supported, since {reason}; unset it")
     for name, (has_meaning, fix) in _VALUES.items():
         if (text := os.environ.get(name)) is None:
             continue

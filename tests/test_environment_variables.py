@@ -20,6 +20,10 @@ from bertfam import cli, environment
         "XLA_PYTHON_CLIENT_ALLOCATOR=malloc",
         "JAX_COMPILATION_CACHE_DIR={file}/cache",
         "BERTFAM_CACHE={file}",
+        "JAX_DISABLE_JIT=1",
+        "JAX_NUMPY_DTYPE_PROMOTION=strict",
+        "JAX_NUMPY_RANK_PROMOTION=raise",
+        "JAX_THREEFRY_PARTITIONABLE=False",
     ],
 )
 def test_a_value_without_a_meaning_is_one_line_that_names_the_variable(tmp_path, monkeypatch, capsys, given):
@@ -41,6 +45,8 @@ def test_values_with_a_meaning_pass(tmp_path, monkeypatch, capsys):
         ("XLA_PYTHON_CLIENT_ALLOCATOR", "platform"),
         ("JAX_COMPILATION_CACHE_DIR", f"{tmp_path}/new/folder"),
         ("BERTFAM_CACHE", "gs://bucket/cache"),
+        ("JAX_DISABLE_JIT", "0"),
+        ("JAX_NUMPY_RANK_PROMOTION", "warn"),
     ):
         monkeypatch.setenv(name, value)
     assert cli.main(["configs", "bert_tiny"]) == 0 and not capsys.readouterr().err
