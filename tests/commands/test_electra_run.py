@@ -26,7 +26,7 @@ Run.sample_every = 4
 LinearDecay.peak = 1e-2
 LinearDecay.warmup_steps = 1
 MODEL = @ElectraConfig()
-ElectraConfig.num_layers = 2
+ElectraConfig.num_layers = 1
 ElectraConfig.hidden_size = 32
 ElectraConfig.num_heads = 2
 ElectraConfig.feed_forward_size = 48
@@ -56,8 +56,8 @@ def test_metrics_and_inspections_of_both_networks(model_dir, capsys):
     lines = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
     splits = {line["split"]: line for line in lines}
     assert METRICS - {"rtd_precision"} <= splits["train"].keys() & splits["eval"].keys() & splits["eval_average"].keys()
-    inspected = {"activation_rms/discriminator/02", "activation_rms/generator/02", "gradient_norm/embeddings/word"}
-    assert inspected | {"gradient_norm/generator/layers/01", "update_norm/discriminator/layers/00"} <= splits["inspect"].keys()
+    inspected = {"activation_rms/discriminator/01", "activation_rms/generator/01", "gradient_norm/embeddings/word"}
+    assert inspected | {"gradient_norm/generator/layers/00", "update_norm/discriminator/layers/00"} <= splits["inspect"].keys()
     assert splits["eval"]["loss"] != splits["eval_average"]["loss"]
     assert cli.main(["evaluate", f"--model_dir={model_dir}", "--json", "--baselines", "--average"]) == 0
     found = json.loads(capsys.readouterr().out)

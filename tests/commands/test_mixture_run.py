@@ -19,6 +19,7 @@ EVAL_EVERY = 2
 CHECKPOINT_EVERY = 2
 BATCH_SIZE = 8
 Stage.length = 32
+Execution.layers = "unroll"
 LinearDecay.warmup_steps = 1
 Run.eval_batches = None
 Run.log_every = 1

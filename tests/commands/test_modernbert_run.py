@@ -22,6 +22,7 @@ EVAL_EVERY = 0
 CHECKPOINT_EVERY = 3
 BATCH_SIZE = 4
 Run.log_every = 1
+Execution.layers = "unroll"
 Stage.length = 32
 ModernBertConfig.num_layers = 2
 ModernBertConfig.hidden_size = 16

@@ -19,6 +19,7 @@ CHECKPOINT_EVERY = 3
 BATCH_SIZE = 4
 Run.log_every = 1
 Stage.length = 32
+Execution.layers = "unroll"
 RobertaConfig.num_layers = 1
 RobertaConfig.hidden_size = 16
 RobertaConfig.num_heads = 2

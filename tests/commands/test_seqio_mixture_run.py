@@ -15,6 +15,7 @@ TRAIN_STEPS = 2
 EVAL_EVERY = 2
 BATCH_SIZE = 8
 Stage.length = 32
+Execution.layers = "unroll"
 LinearDecay.warmup_steps = 1
 Run.log_every = 1
 BertConfig.num_layers = 1

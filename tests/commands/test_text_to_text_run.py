@@ -23,6 +23,7 @@ SEED = 1
 Run.eval_batches = 2
 Run.log_every = 1
 Stage.length = 48
+Execution.layers = "unroll"
 LinearDecay.warmup_steps = 1
 text/TextFiles.train = ("text.txt",)
 pairs/PairFiles.train = ("pairs.tsv",)
