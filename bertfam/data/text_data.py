@@ -15,7 +15,7 @@ from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.corpora.corpus import Corpus
 from bertfam.data.rows.batches import Batches, CorruptedRows, Examples
 from bertfam.data.rows.blocks import BlockExamples, BlockOrder, Blocks
-from bertfam.data.rows.earlier_pairs import earlier_rows
+from bertfam.data.rows.earlier_rows import earlier_rows, earlier_text_pairs
 from bertfam.data.rows.layout import RowLayout
 from bertfam.data.rows.mixture import ConcatenatedRows, MixedRows, Mixture, SelectedRows, shares
 from bertfam.data.rows.order import Contiguous, Shuffled, Streams
@@ -30,7 +30,7 @@ from bertfam.storage.paths import to_path
 
 TEXT = "text"  # the name of the only corpus
 Order = Literal["shuffled", "streams"]
-LATEST_ROWS = 3
+LATEST_ROWS = 4
 _PLAN, _ORDER, _NOISE = range(3)
 # Held-out rows and their masks are the same for every run and seed, so that losses are comparable.
 _HELD_OUT_SEED = 0
@@ -57,7 +57,8 @@ class TextData:
       blocks: Sizes of the blocks in which the shuffled rows of a large corpus are planned. None: corpora of any size are planned
         as a whole, in memory and time that grow with them.
       rows_version: Version of the rows, which a run keeps. 1 is for runs begun before it was recorded: each stage starts an order
-        of its own, and sentence pairs are those of `EarlierPairs`. 2 is for runs begun before there were `blocks`.
+        of its own, and sentence pairs are those of `EarlierPairs`. 2 is for runs begun before there were `blocks`, and 3 for
+        those begun when packed rows had at most a sixteenth of their length in examples and divided none.
     """
 
     corpus: Corpus | Mixture | None = None
@@ -172,10 +173,16 @@ class TextData:
         """True if a corpus reads a seqio task, which only a child process may do."""
         return any(corpus.bare.reads_seqio for corpus in self.corpora.values())
 
+    @property
+    def _layout(self) -> RowLayout:
+        """Layout of running text in the version of the rows."""
+        return earlier_rows(self.rows, self.rows_version)
+
     def shape(self, length: int) -> RowShape:
         """Return the static sizes of rows of `length` tokens."""
         noise = self.corruption
-        examples = max(self.rows.most_examples(length), self.pairs.most_examples(noise.input_length(length)))
+        pairs = earlier_text_pairs(self.pairs, self.rows_version)
+        examples = max(self._layout.most_examples(length), pairs.most_examples(noise.input_length(length)))
         return RowShape(noise.input_length(length), noise.predictions(length), examples, noise.target_length(length))
 
     def features(self, length: int) -> dict[str, FeatureSpec]:
@@ -194,12 +201,12 @@ class TextData:
             start = self.corruption.decoder_start
             assert start is not None
             size = self.corruption.input_length(length), self.corruption.target_length(length)
-            return self.pairs.examples(documents, size, seed, PairFrame(tokens, start))
+            pairs = earlier_text_pairs(self.pairs, self.rows_version)
+            return pairs.examples(documents, size, seed, PairFrame(tokens, start))
         if not self.corruption.reads_text:
             self.refuse_text(documents.name)
         length = self.corruption.raw_length(length)
-        rows = earlier_rows(self.rows) if self.rows_version == 1 else self.rows
-        return rows.examples(documents, length, seed, tokens, self.corruption.form)
+        return self._layout.examples(documents, length, seed, tokens, self.corruption.form)
 
     def rows_of(self, documents: StoredDocuments) -> RowLayout | TextPairs:
         """Return the layout of the documents: `rows` or `pairs`."""

@@ -18,7 +18,7 @@ def run_warnings(run: Run, sources: Sequence[Batches], evaluations: Sequence[Hel
     """Return warnings about a run's text and schedule, a line each."""
     # Stages over the same rows have the same warnings.
     lines = list(dict.fromkeys(line for source in sources for line in source.sequence.warnings))
-    if run.data.rows_version == 1:  # version 2 differs from later ones for large corpora alone
+    if run.data.rows_version == 1:  # versions 2 and 3 differ from later ones for large corpora and packed rows alone
         lines.append(
             f"TextData.rows_version is {run.data.rows_version}: this run keeps the rows it began with; a new --model_dir has "
             f"those of version {LATEST_ROWS} (see CHANGELOG.md)"

@@ -8,7 +8,7 @@ from model_folders import copy_run
 
 from bertfam.training.model_dir import read_run
 
-STATED = "TextData.rows_version = 3\n"
+STATED = "TextData.rows_version = 4\n"
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def earlier(trained, tmp_path_factory):
 
 
 def test_a_new_run_states_the_version_of_its_rows(trained):
-    assert read_run(trained.model_dir).data.rows_version == 3
+    assert read_run(trained.model_dir).data.rows_version == 4
     assert "rows_version" not in trained.stderr
 
 
@@ -40,15 +40,15 @@ def test_a_run_begun_earlier_resumes_with_its_own_rows_and_says_so(trained, earl
 
 
 def test_the_other_version_is_refused(trained, earlier):
-    for folder, own, version in ((earlier, 1, 3), (trained.model_dir, 3, 1), (trained.model_dir, 3, 2)):
+    for folder, own, version in ((earlier, 1, 4), (trained.model_dir, 4, 1), (trained.model_dir, 4, 3)):
         done = in_process(*trained.pretrain(folder, f"--gin.TextData.rows_version={version}"))
         assert done.returncode == 2 and done.stderr.count("\n") == 1
         assert f"Run.data.rows_version was {own} when this run started and is {version} now" in done.stderr
 
 
 def test_an_unknown_version_is_refused(trained, tmp_path):
-    done = in_process(*trained.pretrain(tmp_path / "model", "--gin.TextData.rows_version=4"))
-    assert done.returncode == 2 and "TextData.rows_version is 4: it must be from 1 to 3" in done.stderr
+    done = in_process(*trained.pretrain(tmp_path / "model", "--gin.TextData.rows_version=5"))
+    assert done.returncode == 2 and "TextData.rows_version is 5: it must be from 1 to 4" in done.stderr
     assert not (tmp_path / "model").exists()
 
 

@@ -72,6 +72,10 @@ class PackableExamples(Examples, Protocol):
         """Tokens of each row: int64[rows]."""
         ...
 
+    def divided(self, share: float, key: int) -> "PackableExamples":
+        """Return the examples with a share of them, drawn from the key, in pieces; the same object if they have no pieces."""
+        ...
+
 
 class PackableRows(RowLayout):
     """Base class of rows that `Packed` can pack."""

@@ -22,6 +22,9 @@ from bertfam.features import Relation
 
 _TIES = 0x7E5  # folded into the key of the plan, so that it is independent of other draws of the same seed
 
+_SHARES = (0.0, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2)  # of the examples that are divided
+_FULL = 0.98
+
 _TOKENS = ("encoder_input_tokens", "next_tokens")  # padded with the id of padding, all others with 0
 
 
@@ -34,17 +37,22 @@ class Packed(RowLayout):
 
     Attributes:
       rows: Layout of the examples to pack.
-      max_examples: Maximum number of examples in a row; None: a sixteenth of the row's length.
+      max_examples: Maximum number of examples in a row; None: a quarter of the row's length.
+      divided: Share of the examples of running text that are divided into their sentences, which fill the ends of other rows.
+        None: the smallest of 0, 1/32, 1/16, 1/8, 1/4 and 1/2 with which rows are 98 % full.
     """
 
     is_packed: ClassVar[bool] = True
 
     rows: PackableRows = WholeDocuments()
     max_examples: int | None = None
+    divided: float | None = None
 
     def __post_init__(self) -> None:
         if self.max_examples is not None and self.max_examples < 2:
             raise ValueError(f"max_examples {self.max_examples} is less than 2, which packs nothing")
+        if self.divided is not None and not 0 <= self.divided <= 1:
+            raise ValueError(f"divided {self.divided} is not in [0, 1]")
 
     @property
     @override
@@ -63,7 +71,7 @@ class Packed(RowLayout):
 
     @override
     def most_examples(self, length: int) -> int:
-        return self.max_examples or max(2, length // 16)
+        return self.max_examples or max(2, length // 4)
 
     @override
     def check_length(self, length: int) -> None:
@@ -75,9 +83,19 @@ class Packed(RowLayout):
     ) -> "PackedExamples":
         if form.framed:
             tokens.require("cls", "Packed")
-        inner = self.rows.packable_examples(documents, length, seed, tokens, form)
-        bounds, order = pack(inner.lengths, length, self.most_examples(length), seed)
-        return PackedExamples(inner, bounds, order, length, self.most_examples(length), tokens.pad)
+        whole, most = self.rows.packable_examples(documents, length, seed, tokens, form), self.most_examples(length)
+        best: PackedExamples | None = None
+        for share in _SHARES if self.divided is None else (self.divided,):
+            inner = whole.divided(share, seed) if share else whole
+            if best and inner is whole:
+                break
+            packed = PackedExamples(inner, *pack(inner.lengths, length, most, seed), length, most, tokens.pad)
+            if best is None or len(packed) < len(best):
+                best = packed
+            if best.is_full:
+                break
+        assert best
+        return best
 
 
 class PackedExamples(SeveralExamples):
@@ -100,6 +118,11 @@ class PackedExamples(SeveralExamples):
     def fill(self) -> float:
         """Share of the positions that are not padding."""
         return float(self._inner.lengths.sum() / (len(self) * self._length))
+
+    @property
+    def is_full(self) -> bool:
+        """True if the rows are `_FULL`, or as few as they can be."""
+        return self.fill >= _FULL or len(self) == -(-self._inner.lengths.sum() // self._length)
 
     @property
     @override

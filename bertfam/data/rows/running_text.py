@@ -20,6 +20,7 @@ from typing import ClassVar
 import numpy as np
 from typing_extensions import override
 
+from bertfam.corruption import keys
 from bertfam.corruption.corruption import FRAMED, RowForm
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.rows.layout import PackableRows, RowLayout
@@ -29,6 +30,7 @@ from bertfam.errors import UserError
 # Rows across documents restart about every hundred thousand tokens, so that the stretches between can be planned in parallel.
 _LANE = 1 << 17
 _LANES_AT_ONCE = 512
+_DIVIDED = 0xD1  # folded into the key of the plan
 
 
 def check_text_length(length: int) -> None:
@@ -250,6 +252,22 @@ class TextExamples(SlotRows):
     def lengths(self) -> np.ndarray:
         """Tokens of each row, including [CLS] and [SEP]: int64[rows]."""
         return self._end - self._begin + self._frame.size
+
+    def divided(self, share: float, key: int) -> "TextExamples":
+        """Return rows with a share of them, drawn from the key, divided into sentences; the same object if each has one."""
+        documents, is_drawn = self._documents, keys.uniform(keys.fold(key, _DIVIDED, np.arange(len(self)))) < share
+        document = np.repeat(np.arange(len(documents)), np.diff(documents.sentence_bounds[:]))
+        starts = documents.sentence_starts[:-1] + self._gap * document  # slot of the first token of each sentence
+        # The sentences that begin within a row, not with it.
+        low, high = np.searchsorted(starts, self._begin, side="right"), np.searchsorted(starts, self._end, side="left")
+        counts = np.where(is_drawn, high - low, 0) + 1
+        if not (high > low).any():
+            return self
+        row = np.repeat(np.arange(len(self)), counts)
+        nth = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+        begin = np.where(nth == 0, self._begin[row], starts[np.maximum(low[row] + nth - 1, 0)])
+        end = np.where(nth == counts[row] - 1, self._end[row], np.append(begin[1:], 0))
+        return TextExamples(documents, self._begins, begin, end, self._length, self._frame, self._gap)
 
     @override
     def _bounds(self, examples: np.ndarray, row_keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

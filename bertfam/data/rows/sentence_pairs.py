@@ -289,6 +289,10 @@ class PairExamples:
         """Maximum number of tokens of each row, including [CLS] and [SEP]: int64[rows]."""
         return self._room + 3
 
+    def divided(self, share: float, key: int) -> "PairExamples":
+        """Return the pairs, which have no pieces."""
+        return self
+
     @property
     def always_random(self) -> float:
         """Share of pairs of a chunk of one sentence, whose B is always random."""

@@ -26,7 +26,7 @@ class TextPairs:
     Attributes:
       packed: True to pack several pairs into a row. The plan is fixed by the seed. Rows of running text in the same run then have
         positions as well, from 0.
-      max_examples: Maximum number of pairs in a row; None: a sixteenth of the row's length.
+      max_examples: Maximum number of pairs in a row; None: a quarter of the row's length.
     """
 
     packed: bool = False
@@ -40,7 +40,7 @@ class TextPairs:
 
     def most_examples(self, length: int) -> int:
         """Return the maximum number of pairs in a row."""
-        return (self.max_examples or max(2, length // 16)) if self.packed else 1
+        return (self.max_examples or max(2, length // 4)) if self.packed else 1
 
     def examples(self, documents: Documents, size: tuple[int, int], seed: int, frame: "PairFrame") -> "TextToTextExamples":
         """Plan the rows.

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numbered_documents import BARE, FIRST, IDS, make_documents, random_documents
 
+from bertfam.data.rows.earlier_rows import earlier_rows
 from bertfam.data.rows.packing import Packed, pack
 from bertfam.data.rows.running_text import DocSentences, WholeDocuments
 from bertfam.data.rows.sentence_pairs import SentencePairs
@@ -65,13 +66,13 @@ def test_packed_rows_contain_whole_examples(inner):
     unpacked = plain.rows(np.arange(len(plain)), random_keys(len(plain)))
     texts = {tuple(tokens[segments > 0].tolist()) for tokens, segments in
              zip(unpacked["encoder_input_tokens"], unpacked["encoder_segment_ids"], strict=True)}  # fmt: skip
-    packed = Packed(inner).examples(documents, length, 7, IDS)
+    packed = Packed(inner, divided=0.0).examples(documents, length, 7, IDS)
     rows = packed.rows(np.arange(len(packed)), random_keys(len(packed)))
     packed_texts = set()
     for row in range(len(packed)):
         segments = rows["encoder_segment_ids"][row]
         count = segments.max()
-        assert 1 <= count <= 4
+        assert 1 <= count <= length // 4
         assert (np.diff(np.concatenate([segments[segments > 0], [count]])) >= 0).all()  # 1 1 2 2 2 3 0 0
         for segment in range(1, count + 1):
             positions = np.flatnonzero(segments == segment)
@@ -87,6 +88,32 @@ def test_packed_rows_contain_whole_examples(inner):
     assert packed_texts == texts
     assert sorted(rows["encoder_input_tokens"][rows["maskable"]].tolist()) == list(range(FIRST, FIRST + len(documents.tokens)))
     assert packed.fill == pytest.approx((rows["encoder_segment_ids"] > 0).mean())
+
+
+def test_divided_examples_fill_rows_with_whole_sentences():
+    documents = random_documents(5, 400, most_sentences=40, most_tokens=60)
+    plain = DocSentences().examples(documents, 128, 0, IDS)
+    divided = plain.divided(0.5, 7)
+    assert len(plain) < len(divided) and plain.divided(0.0, 7).lengths.tolist() == plain.lengths.tolist()
+    tokens = divided.rows(np.arange(len(divided)), random_keys(len(divided)))["encoder_input_tokens"]
+    text = [row[1 : size - 1] for row, size in zip(tokens, divided.lengths.tolist(), strict=True)]
+    assert np.array_equal(np.concatenate(text), np.arange(FIRST, FIRST + len(documents.tokens)))
+    sentences = np.isin([row[0] - FIRST for row in text], documents.sentence_starts)
+    assert sentences.all()
+    # Each example is one of the rows of whole sentences, or one of their sentences.
+    lengths = set(np.diff(documents.sentence_starts) + 2) | set(plain.lengths.tolist())
+    assert set(divided.lengths.tolist()) <= lengths
+
+    layouts = Packed(DocSentences()), earlier_rows(Packed(DocSentences()), 3)
+    packed, earlier = (layout.examples(documents, 128, 7, IDS) for layout in layouts)
+    assert earlier.fill < 0.93 and packed.fill > 0.98 and len(packed) < 0.95 * len(earlier)
+
+
+def test_short_examples_fill_rows():
+    documents = make_documents(*[[4]] * 1008)
+    assert Packed().examples(documents, 48, 7, IDS).fill == 1 and Packed().most_examples(48) == 12
+    earlier = earlier_rows(Packed(), 3)
+    assert earlier.examples(documents, 48, 7, IDS).fill == 3 * 6 / 48 and earlier.most_examples(48) == 3
 
 
 def test_packed_pairs_keep_their_labels():

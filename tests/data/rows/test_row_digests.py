@@ -11,7 +11,7 @@ from bertfam.corruption.masked_lm.selection import RareTokens, WholeWords, WithR
 from bertfam.corruption.masked_lm.shuffled_windows import ShuffledWindows
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.rows.batches import Batches, CorruptedRows
-from bertfam.data.rows.earlier_pairs import earlier_rows
+from bertfam.data.rows.earlier_rows import earlier_rows
 from bertfam.data.rows.order import Contiguous, Shuffled, permute
 from bertfam.data.rows.packing import Packed
 from bertfam.data.rows.sentence_pairs import SentencePairs
@@ -34,6 +34,7 @@ SETTINGS = {
     "StructBERT": (STRUCTURE, BertMasking(shuffling=ShuffledWindows()), 128, None, False),
     "pairs of sentences": (SentencePairs(unit="sentence"), BertMasking(), 128, None, False),
     "packed": (Packed(NEXT), BertMasking(), 256, None, False),
+    "packed, rows of version 3": (earlier_rows(Packed(NEXT), 3), BertMasking(), 256, None, False),
     "ELECTRA": (TwoSegments(), BertMasking(choice=WithReplacement(), slot_margin=0.005), 128, None, False),
     "DistilBERT": (NEXT, BertMasking(choice=RareTokens(), random_tokens="text", mask_share=0.5, random_share=0.4), 64, 1, False),
     "without random tokens": (NEXT, BertMasking(mask_share=1.0, random_share=0.0), 5, None, False),
@@ -48,7 +49,8 @@ DIGESTS = {
     "ALBERT": "aba3c20b43186a15",
     "StructBERT": "6f843c62a2a0c25f",
     "pairs of sentences": "f3558987c80ce5ed",
-    "packed": "2cee3c556b2593f8",
+    "packed": "0e1e1f552709969c",
+    "packed, rows of version 3": "2cee3c556b2593f8",
     "ELECTRA": "1d5896ab15a238ab",
     "DistilBERT": "95d4ffcb072e5bc0",
     "without random tokens": "e9225aafed54b813",

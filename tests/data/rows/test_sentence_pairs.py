@@ -10,7 +10,7 @@ from published_pairs import create_instances_from_document, make_pair, truncate_
 from bertfam.corruption.keys import bits, coin_sums, fold, integers, unfold, uniform
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.rows import sentence_pairs
-from bertfam.data.rows.earlier_pairs import earlier_rows
+from bertfam.data.rows.earlier_rows import earlier_rows
 from bertfam.data.rows.packing import Packed
 from bertfam.data.rows.sentence_pairs import SentencePairs, plan_chunks
 from bertfam.data.token_cache.documents import Documents

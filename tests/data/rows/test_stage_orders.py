@@ -49,7 +49,7 @@ def uses_of_documents(batches, documents=DOCUMENTS):
     return Counter(uses[first].tolist())
 
 
-SHUFFLED, PACKED = TextData(rows=WholeDocuments()), TextData(rows=Packed(WholeDocuments()))
+SHUFFLED, PACKED = TextData(rows=WholeDocuments()), TextData(rows=Packed(WholeDocuments(), max_examples=4))
 
 
 @pytest.mark.parametrize(

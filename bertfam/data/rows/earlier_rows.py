@@ -1,6 +1,8 @@
-"""Sentence pairs of runs begun before rows had versions (`TextData.rows_version` 1).
+"""Rows of runs begun earlier (`TextData.rows_version`).
 
-Whether B is random is drawn twice, for the plan and for each epoch, so that some sentences are not used in an epoch.
+In sentence pairs of version 1, begun before rows had versions, whether B is random is drawn twice, for the plan and for each
+epoch, so that some sentences are not used in an epoch. In versions 1 to 3 a packed row of n tokens has at most n / 16 examples,
+and no example is divided to fill rows.
 """
 
 import dataclasses
@@ -12,14 +14,20 @@ from bertfam.corruption import keys
 from bertfam.corruption.corruption import FRAMED, RowForm
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.rows.layout import RowLayout
+from bertfam.data.rows.packing import Packed
 from bertfam.data.rows.sentence_pairs import NEXT, Choice, PairExamples, SentencePairs, plan_chunks
+from bertfam.data.rows.text_pairs import TextPairs
 from bertfam.data.token_cache.documents import Documents
 from bertfam.errors import UserError
 
+_UNLIMITED = 4  # the first version of packed rows with more examples
 
-def earlier_rows(rows: RowLayout) -> RowLayout:
-    """Return the layout that makes the rows of version 1; raises UserError for packed pairs, which it cannot make."""
-    if not isinstance(rows.content, SentencePairs):
+
+def earlier_rows(rows: RowLayout, version: int = 1) -> RowLayout:
+    """Return the layout that makes the rows of a version; raises UserError for packed pairs of version 1, which had none."""
+    if isinstance(rows, Packed) and version < _UNLIMITED:
+        rows = EarlierPacked(rows.rows, rows.max_examples, 0.0)
+    if not isinstance(rows.content, SentencePairs) or version > 1:
         return rows
     if rows.is_packed:
         raise UserError(
@@ -27,6 +35,31 @@ def earlier_rows(rows: RowLayout) -> RowLayout:
             "(--init_from takes the weights); to evaluate this one, add TextData.rows_version = 2 to its config.gin"
         )
     return EarlierPairs(**{field.name: getattr(rows.content, field.name) for field in dataclasses.fields(rows.content)})
+
+
+def earlier_text_pairs(pairs: TextPairs, version: int) -> TextPairs:
+    """Return the layout that makes the rows of a version from pairs of inputs and targets."""
+    return EarlierTextPairs(pairs.packed, pairs.max_examples) if version < _UNLIMITED else pairs
+
+
+def _most_examples(length: int) -> int:
+    return max(2, length // 16)
+
+
+class EarlierPacked(Packed):
+    """`Packed` of versions 1 to 3."""
+
+    @override
+    def most_examples(self, length: int) -> int:
+        return self.max_examples or _most_examples(length)
+
+
+class EarlierTextPairs(TextPairs):
+    """`TextPairs` of versions 1 to 3."""
+
+    @override
+    def most_examples(self, length: int) -> int:
+        return (self.max_examples or _most_examples(length)) if self.packed else 1
 
 
 class EarlierPairs(SentencePairs):
