@@ -1,4 +1,4 @@
-"""The two sides of the benchmarks of training steps: bertfam, and Hugging Face's models with torch.compile."""
+"""The two sides of benchmarks: bertfam, and Hugging Face's models with torch.compile."""
 
 import argparse
 import importlib.util
@@ -16,7 +16,7 @@ PEER = "peer"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of how steps are measured."""
+    """Add the flags of how cases are measured."""
     add = parser.add_argument
     add("--steps", type=int, default=10, help="updates of a round, of five (default: %(default)s)")
     add("--together", type=int, default=4, help="processes that compile side by side (default: %(default)s)")
@@ -77,7 +77,7 @@ def _peer_missing(device: str) -> str | None:
 def measure_all(jobs: Sequence[Job], args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Measure each job, and yield the figures of those that do not fail."""
     for job, record in run_all(jobs, args.together, args.limit):
-        if not math.isfinite(record["loss"]):
+        if not math.isfinite(record.get("loss", 0.0)):
             print(f"{job.name}: the loss is {record['loss']}", file=sys.stderr)
-        print(f"{job.name}: {1e3 * record['seconds']:.1f} ms a step", file=sys.stderr, flush=True)
+        print(f"{job.name}: {1e3 * record['seconds']:.1f} ms", file=sys.stderr, flush=True)
         yield record | {"compiled_side_by_side": args.together}

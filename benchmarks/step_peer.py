@@ -36,7 +36,8 @@ _WITHOUT_AUTOCAST = {"big_bird"}
 _PADDING_ID = 1
 
 
-def _config(model: Any, **changes: Any) -> Any:
+def config_for_huggingface(model: Any, **changes: Any) -> Any:
+    """Return the config of transformers for a config of ours, with changed fields."""
     family = family_of(model)
     content = family.config_to_huggingface(model) | {"pad_token_id": _PADDING_ID} | changes
     return transformers.AutoConfig.for_model(family.model_type, **{k: v for k, v in content.items() if k != "model_type"})
@@ -67,7 +68,7 @@ class MaskedLm(nn.Module):
 
     def __init__(self, objective: Any) -> None:
         super().__init__()
-        self.model = transformers.AutoModelForMaskedLM.from_config(_config(objective.model))
+        self.model = transformers.AutoModelForMaskedLM.from_config(config_for_huggingface(objective.model))
         self.body, self.head = self.model.base_model, _HEADS[self.model.config.model_type](self.model)
 
     def forward(self, rows: Rows) -> torch.Tensor:
@@ -85,7 +86,7 @@ class MaskedLmAndSentences(nn.Module):
 
     def __init__(self, objective: Any) -> None:
         super().__init__()
-        self.model = transformers.AutoModelForPreTraining.from_config(_config(objective.model))
+        self.model = transformers.AutoModelForPreTraining.from_config(config_for_huggingface(objective.model))
 
     def forward(self, rows: Rows) -> torch.Tensor:
         """Compute the loss of a batch."""
@@ -100,8 +101,8 @@ class ReplacedTokens(nn.Module):
     def __init__(self, objective: Any) -> None:
         super().__init__()
         discriminator, generator = objective.networks.values()
-        self.model = transformers.AutoModelForPreTraining.from_config(_config(discriminator))
-        self.generator = transformers.AutoModelForMaskedLM.from_config(_config(generator))
+        self.model = transformers.AutoModelForPreTraining.from_config(config_for_huggingface(discriminator))
+        self.generator = transformers.AutoModelForMaskedLM.from_config(config_for_huggingface(generator))
         self.generator.base_model.embeddings = self.model.base_model.embeddings
         self.generator.generator_lm_head.weight = self.model.base_model.embeddings.word_embeddings.weight
         self.head = _HEADS[self.generator.config.model_type](self.generator)
@@ -126,7 +127,7 @@ class CausalLm(nn.Module):
     def __init__(self, objective: Any) -> None:
         super().__init__()
         size = -(-objective.model.require_vocab_size // 64) * 64
-        self.model = transformers.AutoModelForCausalLM.from_config(_config(objective.model, vocab_size=size))
+        self.model = transformers.AutoModelForCausalLM.from_config(config_for_huggingface(objective.model, vocab_size=size))
 
     def forward(self, rows: Rows) -> torch.Tensor:
         """Compute the loss of a batch."""
@@ -138,7 +139,7 @@ class SequenceToSequence(nn.Module):
 
     def __init__(self, objective: Any) -> None:
         super().__init__()
-        self.model = transformers.AutoModelForSeq2SeqLM.from_config(_config(objective.model))
+        self.model = transformers.AutoModelForSeq2SeqLM.from_config(config_for_huggingface(objective.model))
 
     def forward(self, rows: Rows) -> torch.Tensor:
         """Compute the loss of a batch."""
