@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import decoding
 
-SIZES = ("num_layers = 1", "hidden_size = 16", "num_heads = 2", "feed_forward_size = 16", "max_length = 16")
+SIZES = ("num_layers = 1", "hidden_size = 16", "num_heads = 2", "feed_forward_size = 16")
 
 
 @pytest.mark.parametrize("side", ["bertfam", "peer"])
