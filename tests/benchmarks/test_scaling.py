@@ -11,9 +11,11 @@ from bertfam.config import load
 
 LINES = ["Run.stages = (@Stage(),)", "Stage.length = 32", "BATCH_SIZE = 2", "BertConfig.num_layers = 1"]
 LINES += ["BertConfig.dropout_rate = 0.0", "BertConfig.attention_dropout_rate = 0.0"]
+LINES += ["BertConfig.hidden_size = 16", "BertConfig.num_heads = 2", "BertConfig.feed_forward_size = 32"]
 
 
-def test_model_is_trained_by_a_round():
+def test_model_is_trained_by_a_round(monkeypatch):
+    monkeypatch.setattr(scaling, "_VOCABULARY", 500)
     run = load(["runs/quickstart_bert.gin"], LINES).build("Run").sized(scaling._VOCABULARY)
     entry = scaling.Entry(scaling.Course(run, scaling.MESHES["zero1"], jax.devices()[:1]))
     entry.round(2)

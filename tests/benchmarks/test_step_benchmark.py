@@ -70,6 +70,7 @@ def test_the_peer_steps_on_the_same_rows(case, monkeypatch, capfd):
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setitem(step.CASES, case, replace(step.CASES[case], vocabulary=500))
     record = records_of(["--torch_compile=none", "--one", case, "peer"], capfd, monkeypatch)
     run = step.CASES[case].run([word.removeprefix("--gin=") for word in TINY if word.startswith("--gin=")])
     assert record["flops"] == training_step.flops_of(run, training_step.host_rows(run))
