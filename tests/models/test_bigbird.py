@@ -134,12 +134,12 @@ def test_full_attention_matches_torch(tmp_path):
     assert agree(actual, expected, batch()), parity.errors(actual, expected, batch())
 
 
-def test_rows_of_1024_tokens_match_torch(tmp_path):
+def test_rows_of_4096_tokens_match_torch(tmp_path):
     """Blocks have the published size and number."""
     sizes = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "block_size": 64, "num_random_blocks": 3}
     model = torch_model(tmp_path, max_position_embeddings=4096, **sizes).train()
     config, params, _ = huggingface.read(tmp_path)
-    inputs = batch((1024, 801))
+    inputs = batch((4096, 3001))
     hidden = encode(config, {"params": params["encoder"]}, inputs)
     expected = torch_outputs(model, inputs)["hidden_states"][-1]
     assert np.max(np.abs(hidden - expected)[inputs["segment_ids"] > 0]) < parity.HIDDEN

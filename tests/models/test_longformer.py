@@ -83,15 +83,15 @@ def test_outputs_match_torch(tmp_path):
     assert parity.errors(actual, expected, inputs)["hidden_states"] < parity.HIDDEN
 
 
-def test_rows_of_1024_tokens_match_torch(tmp_path):
-    """Attention is computed by blocks, with nine global tokens in the first row and padding in the second."""
-    length = 1024
+def test_rows_of_4096_tokens_match_torch(tmp_path):
+    """Attention is computed by blocks, with 33 global tokens in the first row and padding in the second."""
+    length = 4096
     model = torch_model(tmp_path, windows=(64,), length=length, hidden_size=16)
     config, params, _ = huggingface.read(tmp_path)
     generator = np.random.default_rng(0)
     inputs = {
         "tokens": generator.integers(2, parity.VOCABULARY, (2, length)),
-        "segment_ids": np.int32(np.arange(length) < np.array([[length], [801]])),
+        "segment_ids": np.int32(np.arange(length) < np.array([[length], [3001]])),
         "token_type_ids": np.zeros((2, length), np.int32),
         "global_tokens": np.zeros((2, length), bool),
     }
