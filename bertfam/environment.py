@@ -16,6 +16,10 @@ _MEMORY = "write a share of the GPU's memory above 0, such as 0.9"
 # variable -> whether a value has a meaning, and what to write. JAX and XLA take these at their word, or refuse them once devices
 # are started, in words that do not name the variable.
 _VALUES: dict[str, tuple[Callable[[str], bool], str]] = {
+    "BERTFAM_CACHE_GIB": (
+        lambda text: text == "" or 0 < float(text) < float("inf"),
+        "write how many GiB of a token cache in a bucket to keep on the disk, such as 100",
+    ),
     "JAX_NUM_CPU_DEVICES": (
         lambda text: int(text) >= 1 or int(text) == -1,
         "write how many devices the CPU stands for, 1 or more",

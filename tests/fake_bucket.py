@@ -55,11 +55,20 @@ class Handler(RequestHandler):
     generation = None
     faults: dict = {}  # the arguments of `faults`, as strings
     random = random.Random(0)
+    downloads: list = []  # object, first byte, end, of each request for content
 
     def answer(self, method):
         if self.path.startswith("/faults"):
             type(self).faults = dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True))
             self.refuse(200)
+            return
+        if self.path == "/downloads":
+            content = json.dumps(self.downloads).encode()
+            self.downloads.clear()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
             return
         if f"/b/{LOCKED}/" in self.path:
             self.refuse(403)
@@ -93,6 +102,10 @@ class Handler(RequestHandler):
             match = re.fullmatch(r".*/b/([^/]+)/o(?:/([^/]+))?", url.path)
             name = match and (match[2] or query.get("name") or self.multipart_name(query))
             self.generation = self.current(match[1], unquote(name)) if name else None
+            if method == "GET" and self.generation and query.get("alt") == "media":
+                size = int(self.storage.get_file_obj(match[1], unquote(name))["size"])
+                part = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+                self.downloads.append((unquote(name), *((int(part[1]), int(part[2]) + 1) if part else (0, size))))
             current_generation = self.generation or "0"
             if query.get("ifGenerationMatch", current_generation) != current_generation:
                 self.refuse(412)
@@ -164,6 +177,12 @@ def faults(code, *, share=1.0, count=10**9, match=""):
         yield
     finally:
         urllib.request.urlopen(f"{address}/faults").close()
+
+
+def downloads():
+    """Return the object, the first byte and the end of each request for content since the last call."""
+    with urllib.request.urlopen(f"{os.environ['STORAGE_EMULATOR_HOST']}/downloads") as answer:
+        return [tuple(download) for download in json.load(answer)]
 
 
 def main():

@@ -24,6 +24,8 @@ from bertfam import cli, environment
         "JAX_NUMPY_DTYPE_PROMOTION=strict",
         "JAX_NUMPY_RANK_PROMOTION=raise",
         "JAX_THREEFRY_PARTITIONABLE=False",
+        "BERTFAM_CACHE_GIB=0",
+        "BERTFAM_CACHE_GIB=all",
     ],
 )
 def test_a_value_without_a_meaning_is_one_line_that_names_the_variable(tmp_path, monkeypatch, capsys, given):
@@ -47,6 +49,7 @@ def test_values_with_a_meaning_pass(tmp_path, monkeypatch, capsys):
         ("BERTFAM_CACHE", "gs://bucket/cache"),
         ("JAX_DISABLE_JIT", "0"),
         ("JAX_NUMPY_RANK_PROMOTION", "warn"),
+        ("BERTFAM_CACHE_GIB", "0.5"),
     ):
         monkeypatch.setenv(name, value)
     assert cli.main(["configs", "bert_tiny"]) == 0 and not capsys.readouterr().err

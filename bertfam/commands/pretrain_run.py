@@ -407,7 +407,8 @@ def _train(
     flops_after = partial(run.flops_after, flops_per_step=trainer.flops_per_step)
     log = ProgressLog(writer, phase_timer, start, run.total_steps, run.log_every, flops_after, hosts, counted)
     stop.reasons += [checkpoints.failed, writer.failed]
-    state = loop.train(trainer, state, StagedBatches(run.stages, job.data.training), log, hooks, stop)
+    batches, is_ranged = StagedBatches(run.stages, job.data.training), job.cache.ranged_files is not None
+    state = loop.train(trainer, state, batches, log, hooks, stop, waits_for_rows=is_ranged)
     with job.processes.on_all("the metrics"):
         writer.check()
     if job.processes.first and log.empty:

@@ -11,7 +11,7 @@ fsspec's own caches (`fsspec.implementations.cached`) are not used for the copie
 import functools
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
@@ -21,6 +21,7 @@ from bertfam.storage.faults import refusal
 
 SCHEME = "gs://"
 _MARKER = ".uploading"
+_AT_ONCE = 64  # requests for ranges of bytes
 _CHECKED = "md5"  # an upload fails where the store received other bytes
 
 
@@ -206,6 +207,24 @@ def fetch(folder: Path, names: Iterable[str], into: Path) -> None:
         if refusal(error) is None or isinstance(error, OSError) and error.errno:
             raise
         raise _failure(f"{folder} cannot be read", error) from error
+
+
+def read_ranges(folder: Path, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+    """Return ranges of bytes of objects of a folder, many at once: (name within the folder, first byte, end) each, none empty.
+
+    Raises:
+      UserError: If they cannot be read, or the objects have fewer bytes.
+    """
+    names, starts, ends = (list(column) for column in zip(*ranges, strict=True)) if ranges else ([], [], [])
+    names = [_name(folder / name) for name in names]
+    try:
+        contents: list[bytes] = _fs(folder).cat_ranges(names, starts, ends, batch_size=_AT_ONCE, on_error="raise")
+    except Exception as error:  # as in `_check_bucket`
+        raise _failure(f"{folder} cannot be read", error) from error
+    for name, content, (_, start, end) in zip(names, contents, ranges, strict=True):
+        if len(content) != end - start:
+            raise UserError(f"{SCHEME}{name} has changed while it was read: it has no bytes {start} to {end - 1} any more")
+    return contents
 
 
 def _fs(path: Path) -> Any:

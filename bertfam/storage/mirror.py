@@ -8,6 +8,7 @@ processes share one download. A token cache or an export is used as a folder, co
 import base64
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from bertfam.errors import UserError
 from bertfam.storage import buckets, locks
 from bertfam.storage.files import new_folder
 
+Infos = Mapping[str, Mapping[str, Any]]  # the store's metadata of objects, by their names within a folder
 
-def mirror(folder: Path, root: Path) -> Path:
+
+def mirror(folder: Path, root: Path, infos: Infos | None = None) -> Path:
     """Return a local copy of a folder, downloaded once for each version and verified against the store's own checksums.
 
     All processes of a machine share the copy: the first one downloads it, the others wait.
@@ -24,14 +27,13 @@ def mirror(folder: Path, root: Path) -> Path:
     Args:
       folder: A folder in a bucket.
       root: The local folder that holds the copies of all folders.
+      infos: The objects to copy, from `buckets.object_infos`; None: all.
 
     Raises:
       UserError: If the folder cannot be read, other bytes arrive than the store has, or the disk is full.
     """
-    infos = buckets.object_infos(folder)
-    version = [[name, info["size"], info.get("crc32c"), info.get("etag")] for name, info in infos.items()]
-    digest = hashlib.sha256(json.dumps([str(folder), version]).encode()).hexdigest()[:16]
-    target = root / "buckets" / digest
+    infos = buckets.object_infos(folder) if infos is None else infos
+    target = copies(root) / version(folder, infos)
     if target.is_dir():
         return target
     with locks.hold_beside(target, seconds=None, fix="set BERTFAM_CACHE to another folder"):
@@ -43,7 +45,18 @@ def mirror(folder: Path, root: Path) -> Path:
     return target
 
 
-def _check_bytes(address: str, path: Path, info: dict[str, Any]) -> None:
+def copies(root: Path) -> Path:
+    """Return the folder of all that is kept of buckets."""
+    return root / "buckets"
+
+
+def version(folder: Path, infos: Infos) -> str:
+    """Return a name for objects of a folder, which changes with their content."""
+    states = [[name, info["size"], info.get("crc32c"), info.get("etag")] for name, info in infos.items()]
+    return hashlib.sha256(json.dumps([str(folder), states]).encode()).hexdigest()[:16]
+
+
+def _check_bytes(address: str, path: Path, info: Mapping[str, Any]) -> None:
     import google_crc32c
 
     checksum = google_crc32c.Checksum()

@@ -9,6 +9,7 @@ from pathlib import Path
 from bertfam.errors import UserError
 from bertfam.storage import buckets
 from bertfam.storage.buckets import is_remote
+from bertfam.storage.files import nearest_existing
 from bertfam.storage.mirror import mirror
 
 _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
@@ -28,6 +29,13 @@ def cache_root(directory: str = "") -> Path:
     if given := directory or os.environ.get("BERTFAM_CACHE"):
         return Path(given).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertfam"
+
+
+def cache_limit_bytes() -> int:
+    """Return the most bytes of a folder in a bucket to keep on the disk: $BERTFAM_CACHE_GIB, or half of the free space."""
+    if text := os.environ.get("BERTFAM_CACHE_GIB"):
+        return int(float(text) * 2**30)
+    return shutil.disk_usage(nearest_existing(cache_root())).free // 2
 
 
 def local(folder: Path) -> Path:

@@ -16,6 +16,8 @@ from bertfam.training.stages import locate
 from bertfam.training.state import TrainState
 from bertfam.training.trainer import Trainer
 
+_BATCHES_AT_ONCE = 8  # of rows from a bucket, each of which waits for its requests
+
 
 def train(
     trainer: Trainer,
@@ -24,8 +26,20 @@ def train(
     log: ProgressLog,
     hooks: Sequence[Hook],
     stop: Stop | None = None,
+    *,
+    waits_for_rows: bool = False,
 ) -> TrainState:
-    """Train from the state's step to the end of the run, or until `stop` ends it."""
+    """Train from the state's step to the end of the run, or until `stop` ends it.
+
+    Args:
+      trainer: Programs of the run.
+      state: State to start from.
+      source: Rows of all steps.
+      log: Log of the progress.
+      hooks: What follows the steps.
+      stop: Signal that ends the run early; None for none.
+      waits_for_rows: True if rows come from a bucket, so that batches of several steps are made at once.
+    """
     start, total = int(state.step), trainer.run.total_steps
     stop, phase_timer = stop or Stop(), trainer.phase_timer
 
@@ -41,7 +55,9 @@ def train(
                     log.write(step, hook.phase, metrics)
         return state
 
-    batches = Prefetcher(make, start, total)
+    batches = (
+        Prefetcher(make, start, total, _BATCHES_AT_ONCE, _BATCHES_AT_ONCE) if waits_for_rows else Prefetcher(make, start, total)
+    )
     compiled_stage = -1
     try:
         state = call([hook for hook in hooks if hook.owed(start)], start, state)

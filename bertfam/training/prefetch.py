@@ -56,11 +56,11 @@ def global_batch(
 
 
 class Prefetcher:
-    """Prefetcher of the batches of steps start .. stop-1 in order on one thread, at most `depth` ahead."""
+    """Prefetcher of the batches of steps start .. stop-1 in order on `threads` threads, at most `depth` ahead."""
 
-    def __init__(self, make: Callable[[int], Batch], start: int, stop: int, depth: int = 3) -> None:
+    def __init__(self, make: Callable[[int], Batch], start: int, stop: int, depth: int = 3, threads: int = 1) -> None:
         self._make, self._next, self._stop = make, start, stop
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="prefetch")
         self._waiting: deque[Future[Batch]] = deque()
         for _ in range(depth):
             self.refill()

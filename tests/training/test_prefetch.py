@@ -33,6 +33,21 @@ def test_batches_come_in_order_and_within_the_depth():
     assert built == list(range(5, 25))
 
 
+def test_several_threads_make_batches_at_once_and_in_order():
+    together = threading.Barrier(3, timeout=60)
+
+    def make(step):
+        together.wait()
+        return {"x": step}
+
+    batches = Prefetcher(make, 4, 10, depth=3, threads=3)
+    for first in (4, 7):
+        assert [batches.get()[0]["x"] for _ in range(3)] == [first, first + 1, first + 2]
+        for _ in range(3):
+            batches.refill()
+    batches.close()
+
+
 def test_error_of_the_thread_is_raised_by_get():
     def make(step):
         if step == 2:

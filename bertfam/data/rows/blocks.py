@@ -10,10 +10,12 @@ epoch where it stopped in the last one, or begins its rows anew within the epoch
 mixture has, and uses each of its rows once before it uses any again. The sample of a block of up to 4,096 documents is the whole
 block, whose quota is exact.
 
-A process holds the block that it reads and the next one, which a thread plans in advance. Batches remain a function of the seed
+A process holds the block that it reads and the next one, which a thread plans in advance. Where the text is in a bucket, another
+thread fetches the tokens of the next block. Batches remain a function of the seed
 and the step alone: nothing depends on the blocks that were read before.
 """
 
+import contextlib
 import functools
 import threading
 from collections import OrderedDict
@@ -27,7 +29,7 @@ from typing_extensions import override
 from bertfam.corruption import keys
 from bertfam.data.rows.batches import Examples
 from bertfam.data.rows.order import Order, permute
-from bertfam.data.token_cache.documents import Documents, StoredDocuments
+from bertfam.data.token_cache.documents import Documents, JoinedRanges, StoredDocuments
 from bertfam.errors import UserError
 
 _PIECES, _PLAN = range(2)  # folded into the seed of the plan
@@ -172,7 +174,7 @@ class BlockExamples(Examples):
         """Have a thread plan a block, unless it is in memory."""
         with self._lock:
             if block not in self._held:
-                self._hold(block, _planner().submit(self._plan_block, block))
+                self._hold(block, _planner().submit(self._plan_block, block, is_ahead=True))
 
     def _block(self, block: int) -> Examples:
         """Return the plan of a block, and make it here unless it is in memory or the thread is making it."""
@@ -197,25 +199,31 @@ class BlockExamples(Examples):
         while len(self._held) > _HELD:
             self._held.popitem(last=False)
 
-    def _plan_block(self, block: int) -> Examples:
+    def _plan_block(self, block: int, *, is_ahead: bool = False) -> Examples:
         pieces = [(int(first), int(end)) for first, end in self._pieces[block]]
-        return self._plan(self._documents.joined(self._documents.name, pieces), self._block_seed(block))
+        documents = self._documents.joined(self._documents.name, pieces)
+        if is_ahead:
+            _prefetch(documents)
+        return self._plan(documents, self._block_seed(block))
 
     def _block_seed(self, block: int) -> int:
         return int(keys.fold(self._seed, _PLAN, block)[0])
 
     def _sample(self, block: int) -> Documents:
         """Return the first documents of each piece of a block, about 4,096 in all, or the whole block if it has no more."""
+        return self._documents.joined(f"a sample of {self._documents.name}", self._sample_ranges(block))
+
+    def _sample_ranges(self, block: int) -> list[tuple[int, int]]:
         pieces = self._pieces[block]
         size = _size(pieces)
         most = max(_LEAST, size if size <= _SAMPLED else _SAMPLED // len(pieces))
-        ranges = [(int(first), min(int(end), int(first) + most)) for first, end in pieces]
-        return self._documents.joined(f"a sample of {self._documents.name}", ranges)
+        return [(int(first), min(int(end), int(first) + most)) for first, end in pieces]
 
     def _estimate(self, samples: int) -> np.ndarray:
         """Return the quota of each block, from the rows of evenly spaced samples: int64[blocks]."""
         blocks = len(self._pieces)
         numbers = np.unique(np.linspace(0, blocks - 1, min(samples, blocks)).astype(np.int64)).tolist()
+        self._documents.prefetch_starts([documents for number in numbers for documents in self._sample_ranges(number)])
         rows, tokens, exact = 0, 0, {}
         for number in numbers:
             documents = self._sample(number)
@@ -226,6 +234,19 @@ class BlockExamples(Examples):
         quotas = np.maximum(1, np.rint(self._tokens * (rows / max(tokens, 1))).astype(np.int64))
         quotas[list(exact)] = list(exact.values())
         return quotas
+
+
+def _prefetch(documents: Documents) -> None:
+    """Have a thread fetch the tokens of a block from the bucket that they are in; it ends with the process."""
+    parts = [part for part in (documents.tokens, documents.units) if isinstance(part, JoinedRanges) and part.is_fetched]
+
+    def fetch() -> None:
+        with contextlib.suppress(Exception):  # the rows that need the tokens fetch them again, and raise the error
+            for part in parts:
+                part.prefetch_all()
+
+    if parts:
+        threading.Thread(target=fetch, name="blocks prefetch", daemon=True).start()
 
 
 @functools.cache

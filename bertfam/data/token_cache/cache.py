@@ -11,9 +11,10 @@ A feature is any ragged sequence of integers per document. Running text has two:
 without offsets of its own). A corpus of pairs has "pairs": true in cache.json: its documents are two sentences, inputs and
 targets, of which the inputs may be empty. The cache holds clean tokens, never noise. A single corpus is named "text".
 
-A machine copies a cache in a bucket to $BERTFAM_CACHE (see `bertfam.storage.mirror`) and maps the copy: the same bytes, so the
-same rows, at the speed of a disk. Shuffled rows are scattered over the ids, and each takes a request when read from the bucket:
-256 rows of 128 tokens took 291 ms from a store on the same machine, and 0.8 ms from the copy (2 cores, 2026-11-28).
+A machine copies a small cache in a bucket to $BERTFAM_CACHE (see `bertfam.storage.mirror`) and maps the copy: the same bytes, so
+the same rows, at the speed of a disk. Shuffled rows are scattered over the ids, and each takes a request when read from the
+bucket: 256 rows of 128 tokens took 291 ms from a store on the same machine, and 0.8 ms from the copy (2 cores, 2026-11-28). Of a
+large cache a machine therefore keeps the blocks that it has read, up to a limit (see `ranged`).
 
 The offline cache of seqio 0.0.20 (`seqio.scripts.cache_tasks_main`, TFRecord files) is not used: it is read in
 order, and tf.data needs 26 s to skip to step 5,000, where this cache seeks in 1.4 ms.
@@ -28,8 +29,8 @@ from typing import Any
 
 import numpy as np
 
-from bertfam.data.token_cache import digests
-from bertfam.data.token_cache.documents import Documents, StoredDocuments
+from bertfam.data.token_cache import digests, ranged
+from bertfam.data.token_cache.documents import Documents, StoredDocuments, Values
 from bertfam.errors import UserError, warn
 from bertfam.plurals import plural
 from bertfam.storage.buckets import is_remote
@@ -143,6 +144,14 @@ class TokenCache:
         return StoredDocuments(name, tokens, starts, bounds, units, self.has_pairs(corpus))
 
     @functools.cached_property
+    def ranged_files(self) -> ranged.RangedFiles | None:
+        """The files of a cache in a bucket that is read by ranges; None for any other cache."""
+        ranged_files = ranged.open_ranged(self.directory) if is_remote(self.directory) else None
+        if ranged_files:
+            self._check_small_files(ranged_files.small_files)
+        return ranged_files
+
+    @functools.cached_property
     def _local(self) -> Path:
         """The folder of the cache, or the local copy of a cache in a bucket."""
         folder = local(self.directory)
@@ -152,7 +161,7 @@ class TokenCache:
 
     @functools.cached_property
     def _digests(self) -> dict[str, digests.FileDigests] | None:
-        return digests.read(self._local)
+        return self.ranged_files.digests if self.ranged_files else digests.read(self._local)
 
     def has_pairs(self, corpus: str) -> bool:
         """Return True if the documents of a corpus are pairs of inputs and targets."""
@@ -172,42 +181,47 @@ class TokenCache:
 
     def _positions(self, folder: str, part: str, count: int, end: int) -> np.ndarray:
         """Map positions that rise from 0 to `end`; digests alone would not tell a cache that somebody made to harm."""
-        positions = self._map(folder, "sentence_starts", part, "int64", count)
-        path = feature_path(Path(folder), "sentence_starts", part)
+        name = feature_path(Path(folder), "sentence_starts", part).as_posix()
+        base = self.ranged_files.copy_of(name) if self.ranged_files else self._local
+        positions = self._map(base, name, "int64", count)
         if self._digests is not None:
-            digests.check_file(self._local, path.as_posix(), self._digests)
+            digests.check_file(base, name, self._digests)
         if positions[0] != 0 or positions[-1] != end or (positions[1:] < positions[:-1]).any():
             raise UserError(
-                f"{self._local / path} is damaged: its positions do not rise from 0 to {end}; delete {self.directory} and build "
-                "it again"
+                f"{base / name} is damaged: its positions do not rise from 0 to {end}; delete {self.directory} and build it again"
             )
         return positions
 
-    def _stored_positions(self, folder: str, part: str, count: int, end: int) -> digests.CheckedPositions:
+    def _stored_positions(self, folder: str, part: str, count: int, end: int) -> Values:
         """Open positions that rise from 0 to `end`, whose blocks are checked when they are first read."""
         name = feature_path(Path(folder), "sentence_starts", part).as_posix()
-        self._path(folder, "sentence_starts", part, "int64", count)
-        entry = None if self._digests is None else digests.entry_of(self._local, name, self._digests)
-        positions = digests.CheckedPositions(self._local, name, count, end, entry)
+        positions: Values
+        if self.ranged_files:
+            positions = self.ranged_files.positions(name, count, end)
+        else:
+            self._path(self._local, name, "int64", count)
+            entry = None if self._digests is None else digests.entry_of(self._local, name, self._digests)
+            positions = digests.CheckedPositions(self._local, name, count, end, entry)
         positions[count - 1 : count]
         return positions
 
-    def _checked(self, folder: str, feature: str, dtype: str, count: int, limit: int | None = None) -> digests.CheckedArray:
-        """Map a feature whose blocks are checked when they are first read."""
-        values = self._map(folder, feature, "values", dtype, count)
+    def _checked(self, folder: str, feature: str, dtype: str, count: int, limit: int | None = None) -> Values:
+        """Map or open a feature whose blocks are checked when they are first read."""
         name = feature_path(Path(folder), feature, "values").as_posix()
+        if self.ranged_files:
+            return self.ranged_files.values(name, dtype, count, limit)
+        values = self._map(self._local, name, dtype, count)
         entry = None if self._digests is None else digests.entry_of(self._local, name, self._digests)
         return digests.CheckedArray(self._local, name, values, entry, limit)
 
-    def _map(self, folder: str, feature: str, part: str, dtype: str, count: int) -> np.ndarray:
-        path = self._path(folder, feature, part, dtype, count)
+    def _map(self, folder: Path, name: str, dtype: str, count: int) -> np.ndarray:
+        path = self._path(folder, name, dtype, count)
         # An empty file cannot be mapped.
         return np.memmap(path, dtype, "r", shape=(count,)).view(np.ndarray) if count else np.zeros(0, dtype)
 
-    def _path(self, folder: str, feature: str, part: str, dtype: str, count: int) -> Path:
-        """Return the path of a file that has the size of `count` values."""
-        name = feature_path(Path(folder), feature, part).as_posix()
-        path = self._local / name
+    def _path(self, folder: Path, name: str, dtype: str, count: int) -> Path:
+        """Return the path of a file in a local folder, which has the size of `count` values."""
+        path = folder / name
         expected = count * np.dtype(dtype).itemsize
         size = path.stat().st_size if path.is_file() else -1
         if size != expected:

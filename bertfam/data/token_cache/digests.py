@@ -84,7 +84,7 @@ def check_file(
         _check_once(folder, name, stat.st_ino, stat.st_size, stat.st_mtime_ns, entry.blocks.tobytes())
         return
     for number, block in enumerate(_blocks(path)):
-        _check_block(folder, name, number, block, entry)
+        check_block(folder, name, number, block, entry)
         progress(len(block))
 
 
@@ -92,7 +92,7 @@ def check_file(
 def _check_once(folder: Path, name: str, inode: int, size: int, changed: int, blocks: bytes) -> None:
     entry = FileDigests(size, np.frombuffer(blocks, np.uint32))
     for number, block in enumerate(_blocks(folder / name)):
-        _check_block(folder, name, number, block, entry)
+        check_block(folder, name, number, block, entry)
 
 
 class CheckedArray:
@@ -149,12 +149,9 @@ class CheckedArray:
         for number in blocks.tolist():
             values = self._values[number * size : (number + 1) * size]
             if self._entry is not None:
-                _check_block(self._folder, self._name, number, values.view(np.uint8).data, self._entry)
+                check_block(self._folder, self._name, number, values.view(np.uint8).data, self._entry)
             if self._limit is not None and values.max() >= self._limit:
-                raise UserError(
-                    f"{self._folder / self._name}: block {number} holds the id {values.max()}, and the vocabulary has "
-                    f"{self._limit} pieces; delete {self._folder} and build it again"
-                )
+                raise unknown_id(self._folder, self._name, number, int(values.max()), self._limit)
             self._checked[number] = True
         if len(blocks) and self._checked.all():
             self._all_checked = True
@@ -219,24 +216,38 @@ class CheckedPositions:
         """Check a block, given its positions and the one before; digests alone would not show those made to harm."""
         own = values[min(number, 1) :]
         if self._entry is not None:
-            _check_block(self._folder, self._name, number, own.view(np.uint8).data, self._entry)
+            check_block(self._folder, self._name, number, own.view(np.uint8).data, self._entry)
         is_last = (number + 1) * self._block >= self._count
         rises = values[-1] <= self._end and not (values[1:] < values[:-1]).any()
         if not rises or (number == 0 and values[0] != 0) or (is_last and values[-1] != self._end):
-            raise UserError(
-                f"{self._folder / self._name} is damaged: its positions do not rise from 0 to {self._end} in block {number}; "
-                f"delete {self._folder} and build it again"
-            )
+            raise falling_positions(self._folder, self._name, number, self._end)
         self._checked[number] = True
 
 
-def _check_block(folder: Path, name: str, number: int, block: bytes | memoryview, entry: FileDigests) -> None:
+def check_block(folder: Path, name: str, number: int, block: bytes | memoryview, entry: FileDigests) -> None:
+    """Raise UserError unless a block of a file of a cache is as it was written."""
     if number >= len(entry.blocks) or zlib.crc32(block) != entry.blocks[number]:
         begin = number * BLOCK_BYTES
         raise UserError(
             f"{folder / name}: block {number} (bytes {begin} to {begin + len(block) - 1}) is damaged: it is not as it was "
             f"written; delete {folder} and build it again"
         )
+
+
+def unknown_id(folder: Path, name: str, number: int, value: int, limit: int) -> UserError:
+    """Return the error for an id in a block that the vocabulary does not have."""
+    return UserError(
+        f"{folder / name}: block {number} holds the id {value}, and the vocabulary has {limit} pieces; delete {folder} and build "
+        "it again"
+    )
+
+
+def falling_positions(folder: Path, name: str, number: int, end: int) -> UserError:
+    """Return the error for a block of positions that do not rise from 0 to `end`."""
+    return UserError(
+        f"{folder / name} is damaged: its positions do not rise from 0 to {end} in block {number}; delete {folder} and build it "
+        "again"
+    )
 
 
 def entry_of(folder: Path, name: str, digests: Mapping[str, FileDigests]) -> FileDigests:

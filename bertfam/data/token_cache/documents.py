@@ -1,5 +1,6 @@
 """Tokenised documents: flat tokens with the starts of sentences and documents."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -27,6 +28,26 @@ class Values(Protocol):
     def take(self, indices: np.ndarray, /, *, mode: Mode = "raise") -> np.ndarray:
         """Return the values at `indices`, as `np.ndarray.take` does."""
         ...
+
+
+class FetchedValues(ABC):
+    """Base class of values that are fetched from a bucket, and that have the interface of `Values`."""
+
+    dtype: np.dtype
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def __getitem__(self, key: slice, /) -> np.ndarray: ...
+
+    @abstractmethod
+    def take(self, indices: np.ndarray, /, *, mode: Mode = "raise") -> np.ndarray:
+        """Return the values at `indices`, as `np.ndarray.take` does."""
+
+    @abstractmethod
+    def prefetch(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Fetch ranges (begin, end) that are soon read, many at once."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +82,13 @@ class StoredDocuments:
         counts = (np.bincount(self.tokens[start : start + length], minlength=size) for start in starts)
         return np.sum(list(counts), axis=0)
 
+    def prefetch_starts(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Fetch the starts of ranges of documents (first, end) that are soon read if they are in a bucket, many at once."""
+        if isinstance(self.sentence_bounds, FetchedValues) and isinstance(self.sentence_starts, FetchedValues):
+            self.sentence_bounds.prefetch([(first, end + 1) for first, end in ranges])
+            sentences = self.sentence_bounds.take(np.array(ranges, np.int64).reshape(-1, 2)).tolist()
+            self.sentence_starts.prefetch([(first, end + 1) for first, end in sentences])
+
     def joined(self, name: str, ranges: Sequence[tuple[int, int]]) -> "Documents":
         """Read the starts of ranges of documents (first, end) into memory and join the ranges, in the given order.
 
@@ -68,6 +96,7 @@ class StoredDocuments:
           name: name of the joined documents in messages.
           ranges: the ranges, none of them empty.
         """
+        self.prefetch_starts(ranges)
         starts, bounds, begins = [np.zeros(1, np.int64)], [np.zeros(1, np.int64)], []
         for first, end in ranges:
             own_bounds = self.sentence_bounds[first : end + 1].astype(np.int64)
@@ -99,13 +128,23 @@ class JoinedRanges:
 
     def __init__(self, values: Values, ranges: Sequence[tuple[int, int]]) -> None:
         """Join ranges (begin, end) of the values."""
-        self._values, self.dtype = values, values.dtype
+        self._values, self._ranges, self.dtype = values, ranges, values.dtype
         begins, ends = np.array(ranges, np.int64).reshape(-1, 2).T
         self._begins = np.concatenate([[0], np.cumsum(ends - begins)])
         self._offsets = begins - self._begins[:-1]
 
     def __len__(self) -> int:
         return int(self._begins[-1])
+
+    @property
+    def is_fetched(self) -> bool:
+        """True if the values are fetched from a bucket."""
+        return isinstance(self._values, FetchedValues)
+
+    def prefetch_all(self) -> None:
+        """Fetch all values, which are soon read, if they are in a bucket."""
+        if isinstance(self._values, FetchedValues):
+            self._values.prefetch(self._ranges)
 
     def __getitem__(self, key: slice) -> np.ndarray:
         return self.take(np.arange(*key.indices(len(self))))

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from bertfam.data import vocabularies
@@ -12,7 +13,9 @@ from bertfam.errors import UserError
 from bertfam.plurals import plural
 from bertfam.storage.buckets import is_remote
 from bertfam.storage.files import write_text
-from bertfam.storage.paths import local, to_path
+from bertfam.storage.paths import local
+
+_INSPECTED = ("/tokens.bin", "/sentence_starts.bin", "/sentence_starts.offsets.bin")
 
 
 def verify(directory: str | Path) -> str:
@@ -28,18 +31,24 @@ def verify(directory: str | Path) -> str:
     """
     cache = TokenCache(directory)
     size = vocabularies.load(cache.vocabulary_directory).size
-    folder = local(to_path(directory))
-    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    names.remove(digests.NAME) if digests.NAME in names else None
-    total = sum((folder / name).stat().st_size for name in names)
+    recorded: Mapping[str, digests.FileDigests] | None
+    if cache.ranged_files:
+        folder, recorded, sizes = cache.directory, cache.ranged_files.digests, dict(cache.ranged_files.sizes)
+    else:
+        folder = local(cache.directory)
+        recorded = digests.read(folder)
+        sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+    sizes.pop(digests.NAME, None)
+    names, total = sorted(sizes), sum(sizes.values())
     progress = _Progress(str(directory), total)
-    recorded = digests.read(folder)
     if recorded is not None:
         for name in sorted({*names, *recorded}):
-            digests.check_file(folder, name, recorded, progress)
+            # What is read by ranges is checked when it is inspected, and so is read once.
+            if not (cache.ranged_files and name.endswith(_INSPECTED)):
+                digests.check_file(folder, name, recorded, progress)
     for corpus in cache.corpora:
         for split in SPLITS:
-            _inspect(cache, split, corpus, size)
+            _inspect(cache, split, corpus, size, progress if cache.ranged_files else lambda size: None)
     if recorded is None:
         if is_remote(directory):
             raise UserError(
@@ -51,12 +60,12 @@ def verify(directory: str | Path) -> str:
     return f"token cache: {directory}: all {plural(len(names), 'file')} ({plural(total, 'byte')}) are {what}"
 
 
-def _inspect(cache: TokenCache, split: str, corpus: str, size: int) -> None:
+def _inspect(cache: TokenCache, split: str, corpus: str, size: int, progress: Callable[[int], None]) -> None:
     """Raise UserError if starts or ids of a split cannot be right, whatever the digests say."""
     documents = cache.stored_documents(split, corpus, size)
     for values in (documents.sentence_bounds, documents.sentence_starts, documents.tokens):
         for start in range(0, len(values), 1 << 24):
-            values[start : start + (1 << 24)]
+            progress(values[start : start + (1 << 24)].nbytes)
 
 
 class _Progress:
