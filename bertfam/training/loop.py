@@ -31,14 +31,7 @@ def train(
 ) -> TrainState:
     """Train from the state's step to the end of the run, or until `stop` ends it.
 
-    Args:
-      trainer: Programs of the run.
-      state: State to start from.
-      source: Rows of all steps.
-      log: Log of the progress.
-      hooks: What follows the steps.
-      stop: Signal that ends the run early; None for none.
-      waits_for_rows: True if rows come from a bucket, so that batches of several steps are made at once.
+    If rows come from a bucket (`waits_for_rows`), batches of several steps are made at once.
     """
     start, total = int(state.step), trainer.run.total_steps
     stop, phase_timer = stop or Stop(), trainer.phase_timer
