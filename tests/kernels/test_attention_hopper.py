@@ -10,9 +10,16 @@ import pytest
 from bertfam.kernels.attention.choice import choose
 from bertfam.kernels.attention.hopper import Hopper, attend
 from bertfam.kernels.attention.interface import Inputs, Request, attention_mask
-from bertfam.kernels.attention.patterns import CAUSAL, FULL, BlockSparse, GlobalTokens, Window
+from bertfam.kernels.attention.patterns import CAUSAL, FULL, BlockSparse, ExtraTokens, GlobalTokens, Window
 from bertfam.kernels.attention.reference import Reference
-from bertfam.kernels.attention.tiles import ROWS, block_sparse_pairs, interval_visits, intervals, listed_visits
+from bertfam.kernels.attention.tiles import (
+    ROWS,
+    block_intervals,
+    block_sparse_pairs,
+    interval_visits,
+    intervals,
+    listed_visits,
+)
 
 GPU = Request("bfloat16", 1024, 64, packed=True, platform="gpu", compute_capability=9.0)
 PATTERNS = [FULL, CAUSAL, Window(5, 5), Window(40, 0), Window(0, 17)]
@@ -39,6 +46,16 @@ def test_intervals_are_the_mask(pattern):
         low, high = intervals(inputs.segment_ids, None, left, right)
         places = np.arange(60)
         assert np.array_equal((places >= low[:, :, None]) & (places < high[:, :, None]), expected)
+
+
+def test_intervals_of_blocks_are_the_mask_in_both_directions():
+    segment_ids = packed_rows(60)
+    inputs = Inputs(*[jnp.zeros((3, 60, 1, 8))] * 3, jnp.asarray(segment_ids))
+    mask = np.asarray(attention_mask(inputs, Request("float32", 60, 8, ExtraTokens(0, 7), packed=True)))[:, 0]
+    expected, places = mask & (segment_ids > 0)[:, :, None], np.arange(60)
+    low, high = block_intervals(inputs.segment_ids, 7)
+    assert np.array_equal((places >= low[:, :, None]) & (places < high[:, :, None]), expected)
+    assert np.array_equal(expected, np.swapaxes(expected, 1, 2))
 
 
 def test_intervals_of_another_sequence():
@@ -93,8 +110,8 @@ def arrays(length, heads, key_heads, head_dim):
 @compiles
 @pytest.mark.parametrize(
     ("pattern", "heads", "head_dim"),
-    [(CAUSAL, 2, 32), (GlobalTokens(Window(20, 20), 2), 1, 64)],
-    ids=["causal, grouped heads", "window and global tokens"],
+    [(CAUSAL, 2, 32), (GlobalTokens(Window(20, 20), 2), 1, 64), (ExtraTokens(7, 20), 1, 32)],
+    ids=["causal, grouped heads", "window and global tokens", "blocks and extra tokens"],
 )
 def test_outputs_and_gradients_match_the_reference(pattern, heads, head_dim):
     """Their error is at most twice that of the reference in bfloat16; both are compared with the reference in float32."""
@@ -159,6 +176,7 @@ def test_kernels_lower_to_gpu_code(pattern, head_dim):
         ({"pattern": Window(8, 8, dilation=2)}, "blocks", "one in 2 of 8 tokens on each side"),
         ({"pattern": GlobalTokens(Window(64, 64), 4)}, "hopper", "fastest"),
         ({"pattern": BlockSparse(blocks=16)}, "hopper", "fastest"),
+        ({"length": 4352, "pattern": ExtraTokens(256, 84)}, "hopper", "fastest"),
         ({"pattern": BlockSparse(32, blocks=32)}, "block_sparse", "32 tokens"),
         ({"bias": True}, "xla", "scores have a bias"),
         ({"split": True}, "xla", "sharded over devices"),

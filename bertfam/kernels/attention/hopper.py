@@ -11,9 +11,17 @@ import jax.numpy as jnp
 from typing_extensions import override
 
 from bertfam.kernels.attention.interface import Backend, Inputs, Request
-from bertfam.kernels.attention.patterns import FULL, BlockSparse, GlobalTokens, Pattern, Window, first_global
+from bertfam.kernels.attention.patterns import FULL, BlockSparse, ExtraTokens, GlobalTokens, Pattern, Window, first_global
 from bertfam.kernels.attention.per_device import per_device
-from bertfam.kernels.attention.tiles import ROWS, Visits, block_sparse_pairs, interval_visits, intervals, listed_visits
+from bertfam.kernels.attention.tiles import (
+    ROWS,
+    Visits,
+    block_intervals,
+    block_sparse_pairs,
+    interval_visits,
+    intervals,
+    listed_visits,
+)
 
 if TYPE_CHECKING:
     from bertfam.kernels.attention.hopper_kernels import Settings
@@ -27,7 +35,7 @@ _JAX_FROM, _JAX_BEFORE = (0, 11, 2), (0, 13)
 
 
 class Hopper(Backend):
-    """Attention of packed and unpacked rows: over all tokens, windows, windows with global tokens, BigBird's blocks."""
+    """Attention of packed and unpacked rows: over all tokens, windows, windows with global tokens, BigBird's patterns."""
 
     name = "hopper"
     platforms = ("gpu",)
@@ -60,7 +68,8 @@ class Hopper(Backend):
         # Measured: 0.35 ms for rows of 128, 0.62 for 512, 1.03 for 1,024, 3.89 for 4,096, 15.1 for 16,384; 0.37 within 64 tokens
         # on each side in rows of any length, 0.91 for BigBird's blocks in rows of 4,096.
         keys = request.pattern.pairs(request.length) / request.length if request.key_length is None else request.key_length
-        return (0.25 + 0.00091 * keys) * (-(-request.length // ROWS) * ROWS / request.length)
+        calls = 2 if isinstance(request.pattern, ExtraTokens) else 1  # most queries are read twice; not measured
+        return (0.25 * calls + 0.00091 * keys) * (-(-request.length // ROWS) * ROWS / request.length)
 
     @override
     def run(self, inputs: Inputs, request: Request) -> tuple[jax.Array, None]:
@@ -85,6 +94,8 @@ def attend(inputs: Inputs, pattern: Pattern, settings: "Settings") -> jax.Array:
     match pattern:
         case BlockSparse():
             return _block_sparse(inputs, pattern, settings)
+        case ExtraTokens():
+            return _extra_tokens(inputs, pattern, settings)
         case GlobalTokens():
             return _global_tokens(inputs, pattern, settings)
         case Window():
@@ -95,6 +106,8 @@ def attend(inputs: Inputs, pattern: Pattern, settings: "Settings") -> jax.Array:
 def _supports(pattern: Pattern) -> bool:
     if isinstance(pattern, BlockSparse):
         return pattern.block == ROWS
+    if isinstance(pattern, ExtraTokens):
+        return True
     window = pattern.window if isinstance(pattern, GlobalTokens) else pattern
     return isinstance(window, Window) and window.dilation == 1
 
@@ -153,6 +166,29 @@ def _global_tokens(inputs: Inputs, pattern: GlobalTokens, settings: "Settings") 
     lse = lse * math.log(2)
     total = jnp.logaddexp(lse, jax.nn.logsumexp(scores, axis=-1))
     weights = jnp.exp(scores - total[..., None]).astype(values.dtype)
-    share = jnp.swapaxes(jnp.exp(lse - total), 1, 2)[..., None]
-    mixed = out * share + jnp.einsum("bhlm,bmhd->blhd", weights, values, preferred_element_type=jnp.float32)
+    mixed = out * _share(lse, total) + jnp.einsum("bhlm,bmhd->blhd", weights, values, preferred_element_type=jnp.float32)
     return mixed.astype(out.dtype)
+
+
+def _extra_tokens(inputs: Inputs, pattern: ExtraTokens, settings: "Settings") -> jax.Array:
+    """Join the output within the blocks with that of the global tokens before them, which attend to all tokens themselves."""
+    query, key, value, segment_ids = inputs[:4]
+    first, others = (
+        Inputs(query[:, part], key[:, part], value[:, part], segment_ids[:, part])
+        for part in (slice(None, pattern.count), slice(pattern.count, None))
+    )
+    to_all = Inputs(first.query, key, value, first.segment_ids, segment_ids)
+    to_first = Inputs(others.query, first.key, first.value, others.segment_ids, first.segment_ids)
+    padded_ids = _padded(others.segment_ids)
+    near = interval_visits(*block_intervals(padded_ids, pattern.block), padded_ids.shape[1])
+    out, lse = _run(others, near, near, settings)
+    global_out, global_lse = _in_window(to_first, FULL, settings)
+    lse, global_lse = lse * math.log(2), global_lse * math.log(2)
+    total = jnp.logaddexp(lse, global_lse)
+    mixed = out * _share(lse, total) + global_out * _share(global_lse, total)
+    return jnp.concatenate([_in_window(to_all, FULL, settings)[0], mixed.astype(out.dtype)], axis=1)
+
+
+def _share(lse: jax.Array, total: jax.Array) -> jax.Array:
+    """Return the share [batch, length, heads, 1] of exponents in their total, by logarithms [batch, heads, length]."""
+    return jnp.swapaxes(jnp.exp(lse - total), 1, 2)[..., None]

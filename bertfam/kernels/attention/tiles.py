@@ -34,14 +34,14 @@ class Visits(NamedTuple):
 
 
 def intervals(
-    segment_ids: jax.Array, other_ids: jax.Array | None, left: int | None, right: int | None
+    segment_ids: jax.Array, other_ids: jax.Array | None, left: int | jax.Array | None, right: int | jax.Array | None
 ) -> tuple[jax.Array, jax.Array]:
     """Return the interval [low, high) of tokens that each token sees, int32[batch, length] each; [0, 0) for padding.
 
     Args:
       segment_ids: int32[batch, length]; 0 = padding. The tokens of a segment are consecutive.
       other_ids: int32[batch, others], the segments of the tokens that are seen; None: `segment_ids`.
-      left: the number of places before its own that a token sees; None: all of them.
+      left: the number of places before its own that a token sees, one for all or int32[length]; None: all of them.
       right: the number of places after its own.
     """
     length = segment_ids.shape[1]
@@ -63,6 +63,12 @@ def intervals(
         high = jnp.minimum(high, places + right + 1)
     visible = (segment_ids > 0) & (low < high)
     return jnp.where(visible, low, 0), jnp.where(visible, high, 0)
+
+
+def block_intervals(segment_ids: jax.Array, block: int) -> tuple[jax.Array, jax.Array]:
+    """Return the interval of tokens in a token's own block and the blocks beside it, of `intervals`; they see the token too."""
+    place = jnp.arange(segment_ids.shape[1], dtype=jnp.int32) % block
+    return intervals(segment_ids, None, block + place, 2 * block - 1 - place)
 
 
 def interval_visits(low: jax.Array, high: jax.Array, columns: int) -> Visits:
