@@ -11,14 +11,37 @@ import pytest
 
 from bertfam import cli
 from bertfam.training import loop
+from bertfam.training.trainer import Trainer
 
 
 class Stopped(BaseException):
     """Exception that ends a command as abruptly as a signal."""
 
 
-def initial_state(*words, then=lambda: None):
-    """Run a command in this process until its training starts and call `then`; return what it printed and the state."""
+def skip_initialisation(patch):
+    """Have trainers make fresh states of random matrices and zeros, without compiling the initialisation of each model."""
+
+    def new_state(trainer):
+        generator, abstract = np.random.default_rng(3), trainer.abstract_state
+        zeros = jax.tree.map(lambda leaf: jax.device_put(np.zeros(leaf.shape, leaf.dtype), leaf.sharding), abstract)
+
+        def random(leaf):
+            matrix = generator.normal(size=leaf.shape) * (len(leaf.shape) > 1)
+            return jax.device_put(matrix.astype(leaf.dtype), leaf.sharding)
+
+        return trainer.with_params(zeros, jax.tree.map(random, abstract.params))
+
+    patch.setattr(Trainer, "new_state", new_state)
+
+
+def initial_state(*words, then=lambda: None, initialise=True):
+    """Run a command in this process until its training starts and call `then`; return what it printed and the state.
+
+    Args:
+      *words: words of the command.
+      then: function to call.
+      initialise: False for tests that look at no initial value of the model's own.
+    """
     states = []
 
     def stop(trainer, state, *_):
@@ -28,6 +51,8 @@ def initial_state(*words, then=lambda: None):
 
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
         patch.setattr(loop, "train", stop)
+        if not initialise:
+            skip_initialisation(patch)
         try:
             status = cli.main([*map(str, words)])
         except Stopped:

@@ -258,7 +258,7 @@ def test_sizes_of_a_run_file_are_replaced_by_those_of_the_folder(trained, text, 
     (tmp_path / "own.gin").write_text("\n".join([f"include '{trained.folder / 'run.gin'}'", *lines]))
     words = ["pretrain", f"--gin_file={tmp_path / 'own.gin'}", f"--init_from={trained.model_dir}", *text]
     words += [f"--model_dir={tmp_path / 'model'}", f"--vocab={trained.folder / 'vocab'}", "--gin.TRAIN_STEPS=1"]
-    out, _ = initial_state(*words)
+    out, _ = initial_state(*words, initialise=False)
     (line,) = [line for line in out.splitlines() if line.startswith("taken from")]
     replaced = [
         f"BertConfig.{name} ({tmp_path / 'own.gin'}:{number})" for name, number in (("num_layers = 3", 2), ("max_length = 20", 3))
@@ -295,7 +295,7 @@ Stage.length = 64
 """)
     words = ["pretrain", f"--gin_file={tmp_path / 'run.gin'}", f"--cache_dir={trained.model_dir / 'cache'}", *ONE]
     words += ["--gin.BATCH_SIZE=8", f"--model_dir={tmp_path / 'model'}", f"--init_from={trained.model_dir}", "--init_optimizer"]
-    out, state = initial_state(*words)
+    out, state = initial_state(*words, initialise=False)
     (line,) = [line for line in out.splitlines() if line.startswith("starts from")]
     assert "positions 24 -> 64 by repetition" in line and line.endswith("; with the optimizer's moments")
     assert ("query_global as a copy of query" in line) == (family == "LongformerConfig")
@@ -317,7 +317,7 @@ Stage.length = 64
 
 def test_another_architecture_in_a_run_file_is_replaced(trained, text, tmp_path):
     words = ["pretrain", "--gin_file=runs/quickstart.gin", f"--init_from={trained.model_dir}", *text, "--gin.Stage.length=24"]
-    out, _ = initial_state(*words, f"--model_dir={tmp_path / 'model'}")
+    out, _ = initial_state(*words, f"--model_dir={tmp_path / 'model'}", initialise=False)
     assert "; instead of MODEL = @ModernBertConfig() (" in out and "its vocabulary of 300 pieces" in out
     run = read_run(tmp_path / "model")
     assert (type(run.objective).__name__, type(run.objective.model).__name__, run.total_steps) == ("Mlm", "BertConfig", 3600)
@@ -329,7 +329,7 @@ def test_vocabulary_of_an_imported_model_is_that_of_its_folder(others, text, tmp
     assert cli.main(["import", f"--input={others / 'exported'}", f"--output={model}"]) == 0
     for command in (["check"], ["preview", "--examples=1", "--stat_rows=1"]):
         assert cli.main([*command, f"--model_dir={model}", *text, "--gin.BATCH_SIZE=2"]) == 0, capsys.readouterr().err
-    out, _ = initial_state("pretrain", f"--model_dir={model}", *text)
+    out, _ = initial_state("pretrain", f"--model_dir={model}", *text, initialise=False)
     assert f"started from the model in {model}" in out
     assert read_run(model).data.vocabulary is None
 

@@ -65,7 +65,7 @@ def _assert_longer_rows_keep_the_optimizer(folder, cache):
     long = RUN.replace("max_length = 64", "max_length = 96").replace("theta = 10_000.0", "theta = 160_000.0")
     (folder / "long.gin").write_text(long.replace("Stage.length = 32", "Stage.length = 96"))
     words = [f"--gin_file={folder / 'long.gin'}", f"--init_from={folder / 'model'}", "--init_optimizer", cache]
-    out, state = initial_state("pretrain", *words, f"--model_dir={folder / 'long'}")
+    out, state = initial_state("pretrain", *words, f"--model_dir={folder / 'long'}", initialise=False)
     assert "with the optimizer's moments" in out and "by repetition" not in out
     config = read_run(folder / "long").objective.model
     assert (config.max_length, config.global_theta, config.local_theta) == (96, 160_000, 10_000)

@@ -238,7 +238,7 @@ def test_a_run_starts_from_an_imported_model(trained, tmp_path):
     assert cli.main(["export", f"--model_dir={trained.model_dir}", f"--output={tmp_path / 'theirs'}"]) == 0
     assert cli.main(["import", f"--input={tmp_path / 'theirs'}", f"--output={tmp_path / 'model'}"]) == 0
     flags = [f"--cache_dir={trained.model_dir / 'cache'}", "--gin.TRAIN_STEPS=1", "--gin.BATCH_SIZE=8", "--gin.Stage.length=16"]
-    out, state = initial_state("pretrain", f"--model_dir={tmp_path / 'model'}", *flags)
+    out, state = initial_state("pretrain", f"--model_dir={tmp_path / 'model'}", *flags, initialise=False)
     assert f"started from the model in {tmp_path / 'model'}" in out.splitlines() and state.step == 0
     assert newest(tmp_path / "model") == 0
     model = api.load(trained.model_dir)

@@ -80,7 +80,7 @@ def test_models_without_all_heads(tmp_path, capsys, parts):
         assert capsys.readouterr().err.startswith("bertfam: error: the model has no masked-language-model head")
 
     # Pretraining continues from the model and adds the missing heads.
-    out, state = initial_state(*words_of_one_step(model_dir, tmp_path))
+    out, state = initial_state(*words_of_one_step(model_dir, tmp_path), initialise=False)
     assert f"started from the model in {model_dir}" in out
     assert state.step == 0 and state.params.keys() == ({"encoder", "mlm_head"} if "mlm_head" in parts else PARTS)
     whole = huggingface.to_tensors(BERT, CONFIG, {name: state.params[name] for name in parts})
@@ -119,7 +119,7 @@ def test_embedding_table_with_more_rows_than_tokens(tmp_path, capsys):
         predictions = json.loads(capsys.readouterr().out)[0]["masks"][0]["predictions"]
         assert sorted(prediction["token_id"] for prediction in predictions) == list(range(VOCABULARY.size))
         assert sum(prediction["probability"] for prediction in predictions) == pytest.approx(1)
-    _, state = initial_state(*words_of_one_step(model_dir, tmp_path))
+    _, state = initial_state(*words_of_one_step(model_dir, tmp_path), initialise=False)
     trained = huggingface.to_tensors(BERT, config, {name: state.params[name] for name in PARTS})
     assert all(np.array_equal(trained[name], before[name]) for name in before)
 

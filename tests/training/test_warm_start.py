@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tiny
 from flax import linen as nn
+from initial_state import skip_initialisation
 
 from bertfam.data.text_data import TextData
 from bertfam.data.vocabularies.matching import Origins
@@ -56,19 +57,7 @@ def trainer_of(objective, size, optimizer=ADAM):
 
 @pytest.fixture(autouse=True)
 def _random_states(monkeypatch):
-    """Have trainers make fresh states without compiling the initialisation of each model and optimizer."""
-
-    def new_state(trainer):
-        generator, abstract = np.random.default_rng(3), trainer.abstract_state
-        zeros = jax.tree.map(lambda leaf: jax.device_put(np.zeros(leaf.shape, leaf.dtype), leaf.sharding), abstract)
-
-        def random(leaf):
-            matrix = generator.normal(size=leaf.shape) * (len(leaf.shape) > 1)
-            return jax.device_put(matrix.astype(leaf.dtype), leaf.sharding)
-
-        return trainer.with_params(zeros, jax.tree.map(random, abstract.params))
-
-    monkeypatch.setattr(Trainer, "new_state", new_state)
+    skip_initialisation(monkeypatch)
 
 
 def randomised(boxed, seed):
