@@ -44,13 +44,13 @@ def check() -> None:
         if (text := os.environ.get(name, "")).lower() in values:
             raise UserError(f"{name}={text}: this value is not supported, since {reason}; unset it")
     for name, (has_meaning, fix) in _VALUES.items():
-        if (text := os.environ.get(name)) is None:
+        if (value := os.environ.get(name)) is None:
             continue
         is_sound = False
         with suppress(ValueError):
-            is_sound = has_meaning(text)
+            is_sound = has_meaning(value)
         if not is_sound:
-            raise UserError(f"{name}={text}: this environment variable has no such value; {fix}, or unset it")
+            raise UserError(f"{name}={value}: this environment variable has no such value; {fix}, or unset it")
     _check_xla_flags(os.environ.get("XLA_FLAGS", ""))
     for name in _FOLDERS:
         text = os.environ.get(name, "")
