@@ -18,6 +18,7 @@ from benchmarks.attention_backends import segments
 from benchmarks.measurement import ROOT, versions
 from bertfam.config import load
 from bertfam.planning.choices import choose, with_choices
+from bertfam.planning.gpu_time import predict
 from bertfam.sharding.chips import memory_bytes, peak_flops
 from bertfam.training.logs.row_flops import flops_of_examples
 from bertfam.training.run import Run
@@ -192,11 +193,12 @@ def measure(case: Case, steps: int, more: Sequence[str] = (), *, wait: Callable[
         jax.block_until_ready((state, metrics))
 
     timing = time_updates(update, steps)
-    loss = metrics["loss"]
+    loss, predicted = metrics["loss"], predict(run, 0, device)
     return (
         compiling
         | figures(run, rows, timing, peak_flops(device))
         | {
+            "predicted_seconds": predicted and predicted.seconds,
             "peak_bytes": (device.memory_stats() or {}).get("peak_bytes_in_use"),
             "loss": float(loss.total / loss.weight),
             "attention": describe_attention(run.objective, run.shape(0)),

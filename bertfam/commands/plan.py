@@ -17,10 +17,11 @@ EXAMPLE = """\
 
 The training step (one for each length of rows), the evaluation step, and for models with a decoder the greedy decoding of 8
 prompts per device are compiled by the compiler of the slice's machines. Nothing is run, and no text is read. Bytes are the
-compiler's; FLOPs are computed from the model's sizes; times are lower bounds from published speeds, not measurements. Slices
-have Google's names: v5e-16 (or v5litepod-16) and v6e-256 count chips, v5p-128 counts TensorCores, which are 64 chips; 2xv5e-256
-is two slices. The compiler's own names are v5e:4x4, v5p:4x4x4, 2xv5e:4x4, and for TPU7x tpu7x:4x4x4. --slice=here compiles for
-the devices of this machine. TPU slices require `pip install 'bertfam[tpu]'`, which installs their compiler, but no TPU.
+compiler's; FLOPs are computed from the model's sizes; times are lower bounds from published speeds, and for a training step on
+one H200 also a prediction from measured ones, which is printed before compiling. Slices have Google's names: v5e-16 (or
+v5litepod-16) and v6e-256 count chips, v5p-128 counts TensorCores, which are 64 chips; 2xv5e-256 is two slices. The compiler's
+own names are v5e:4x4, v5p:4x4x4, 2xv5e:4x4, and for TPU7x tpu7x:4x4x4. --slice=here compiles for the devices of this machine.
+TPU slices require `pip install 'bertfam[tpu]'`, which installs their compiler, but no TPU.
 The exit status is 0 if everything was compiled, even if it does not fit; see "fits" in the output of --json."""
 
 

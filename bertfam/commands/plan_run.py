@@ -18,7 +18,7 @@ from bertfam.errors import UserError, warn
 from bertfam.planning.advice import Advice, Builder, advice_text, advise, least_devices, most_rows
 from bertfam.planning.choices import Choices, choose, with_choices
 from bertfam.planning.programs import KINDS, Job, Kind, jobs
-from bertfam.planning.report import Row, largest_text, tables
+from bertfam.planning.report import Row, largest_text, predicted_text, predicted_times, tables
 from bertfam.planning.report import row as make_row
 from bertfam.planning.shardings import shardings, shardings_text
 from bertfam.planning.slices import Slice
@@ -190,6 +190,8 @@ def _compile(jobs: Sequence[tuple[Slice, Job]]) -> list[Row]:
     for done, (slice, job) in enumerate(jobs):
         left = f", about {duration((time.monotonic() - start) / done * (len(jobs) - done))} left" if done else ""
         _report(f"[{done + 1}/{len(jobs)}] {slice.name}: {job.name}{left}")
+        if times := predicted_times(job):  # before minutes of compiling
+            _report(f"{slice.name}: {predicted_text(job.name, times)}")
         rows.append(make_row(job.compile(largest=10), slice))
     took = duration(time.monotonic() - start)
     _report(f"compiled {plural(len(jobs), 'program')} in {took}")

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax.sharding import AbstractMesh
 
+from bertfam.features import RowShape
+from bertfam.objectives.objective import Objective
 from bertfam.planning.bounds import Bound, bound
 from bertfam.planning.changes import with_execution
 from bertfam.planning.tracing import SUMMED_AXES, Array, GradientTrace, trace, traced_platform
@@ -76,15 +78,14 @@ def estimate(run: Run, devices: int, *, slices: int = 1, stage: int = -1) -> Est
         math.prod(sharding.shard_shape((batch_size, *features[name].shape))) * jnp.dtype(features[name].dtype).itemsize
         for name, sharding in batch_shardings(features, mesh, rules).items()
     )
-    boxed = _boxed_state(run)
+    boxed = boxed_state(run)
     shardings = shardings_of(boxed, mesh, run.mesh)
     parameters = _bytes(boxed.params, shardings.params)
     optimizer = _bytes((boxed.opt_state, boxed.average), (shardings.opt_state, shardings.average))
     constant = _bytes((boxed.carry, boxed.aux), (shardings.carry, shardings.aux))
 
     device = _Device(dict(mesh.shape), slices, rules, batch_size / run.microbatch_count)
-    key = ("gradient", run.objective, shape._replace(rows=1), traced_platform())  # the trace is per row
-    traced = _cached(key, lambda: trace(run.objective, shape, (boxed.params, boxed.carry, boxed.aux)))
+    traced = gradient_trace(run.objective, shape, boxed)
     itemsize = jnp.dtype(run.objective.execution.compute_dtype).itemsize
     leaves = [leaf for leaf in jax.tree.leaves(boxed.params, is_leaf=_is_box) if _is_box(leaf)]
     sent, sent_between = device.sent(leaves, traced, itemsize, zero1=run.mesh.zero1)
@@ -166,18 +167,26 @@ class _Device:
 _CACHE: dict[Any, Any] = {}
 
 
-def _cached(key: Any, make: Callable[[], Any]) -> Any:
+def cached(key: Any, make: Callable[[], Any]) -> Any:
     """Return a result that takes seconds and is the same on all meshes; compute it in the first call only."""
     if key not in _CACHE:
         _CACHE[key] = make()
     return _CACHE[key]
 
 
-def _boxed_state(run: Run) -> TrainState:
+def boxed_state(run: Run) -> TrainState:
+    """Return the shapes of the state of a sized run, boxed with logical axis names; the first call for a model takes seconds."""
     objective = with_execution(run, remat="none", layers="scan").objective  # neither changes the state
     key = ("state", objective, run.optimizer, run.shape(0), run.average_decay is None)
-    state: TrainState = _cached(key, lambda: run.boxed_state)
+    state: TrainState = cached(key, lambda: run.boxed_state)
     return state
+
+
+def gradient_trace(objective: Objective, shape: RowShape, boxed: TrainState) -> GradientTrace:
+    """Trace the gradient of a batch for `traced_platform()`; the first call for an objective and its options takes seconds."""
+    key = ("gradient", objective, shape._replace(rows=1), traced_platform())  # the trace is per row
+    traced: GradientTrace = cached(key, lambda: trace(objective, shape, (boxed.params, boxed.carry, boxed.aux)))
+    return traced
 
 
 def _bytes(boxed: Any, shardings: Any) -> int:

@@ -16,6 +16,7 @@ from bertfam.decoding.decode import Source, decode
 from bertfam.decoding.prompts import prompt_format
 from bertfam.decoding.stepper import Ends, Prompts
 from bertfam.decoding.strategies import Greedy, Limits
+from bertfam.planning.gpu_time import GpuTime, predict
 from bertfam.planning.hlo.allocations import Allocation, temporary_dump
 from bertfam.planning.hlo.memory import Memory, memory, memory_of_too_large
 from bertfam.sharding.chips import memory_bytes
@@ -119,6 +120,12 @@ class Job:
     def name(self) -> str:
         """Name in tables: train 256 x 128."""
         return f"{self.kind} {self.rows} x {self.length}"
+
+    @cached_property
+    def predicted(self) -> GpuTime | None:
+        """Predicted time of a training step on one GPU; None if there is no prediction."""
+        mesh = self.trainer.mesh
+        return predict(self.trainer.run, self.stage, mesh.devices.flat[0]) if self.kind == "train" and mesh.size == 1 else None
 
     def compile(self, largest: int = 0) -> Program:
         """Compile the program; a result that is too large for the devices says so, all other errors are raised.

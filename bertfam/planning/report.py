@@ -9,7 +9,7 @@ import jax
 
 from bertfam.planning.bounds import bound, moved_bytes, sent_bytes
 from bertfam.planning.hlo.collectives import by_axes, collectives
-from bertfam.planning.programs import Program
+from bertfam.planning.programs import Job, Program
 from bertfam.planning.slices import Slice
 from bertfam.sharding.chips import chip_of, memory_bytes
 from bertfam.training.run_plan import describe_attention, si
@@ -58,6 +58,7 @@ def row(program: Program, slice: Slice) -> dict[str, Any]:
         "collectives_counted_once": sum(collective.total for collective in communication if collective.times is None),
         "flops": job.flops,
         "bound": None if least is None else dataclasses.asdict(least) | {"seconds": least.seconds, "binds": least.binds},
+        "predicted": predicted_times(job),
         "largest": [dataclasses.asdict(allocation) for allocation in program.largest],
         "compile_seconds": round(program.seconds, 1),
     }
@@ -65,13 +66,32 @@ def row(program: Program, slice: Slice) -> dict[str, Any]:
 
 def tables(rows: Sequence[Row]) -> str:
     """Format memory and work of programs as tables, one line per program."""
-    return f"{_memory_table(rows)}\n\n{_work_table(rows)}\n\n{_NOTES}"
+    times = [f"{row['slice']}: {predicted_text(row['program'], row['predicted'])}" for row in rows if row["predicted"]]
+    parts = [_memory_table(rows), _work_table(rows), *(["\n".join(times)] if times else []), _NOTES]
+    return "\n\n".join(parts) + (f"\n{_PREDICTED_NOTE}" if times else "")
 
 
 _NOTES = """\
 program: rows of the global batch x tokens; rows, GiB, MB: of one device, as compiled; gradients*: estimated, as many as
   parameters.
 at least*: lower bound on the time from FLOPs, bytes and published speeds, and the resource that binds; not a measurement."""
+
+
+_PREDICTED_NOTE = """\
+predicted*: from rates measured on another such GPU; packed rows are counted as one example each."""
+
+
+def predicted_times(job: Job) -> dict[str, float] | None:
+    """Return the predicted seconds of a program and of its parts; None if there is no prediction."""
+    predicted = job.predicted
+    return None if predicted is None else dataclasses.asdict(predicted) | {"seconds": predicted.seconds}
+
+
+def predicted_text(program: str, times: Mapping[str, float]) -> str:
+    """Format the predicted time of a program and its parts: train 256 x 128 takes 44 ms (predicted*): products 24.5, ..."""
+    parts = {name.replace("_", " "): seconds for name, seconds in times.items() if name != "seconds"}
+    text = ", ".join(f"{name} {_three_digits(seconds * 1e3)}" for name, seconds in parts.items())
+    return f"{program} takes {milliseconds(times['seconds'])} (predicted*): {text}"
 
 
 def largest_text(row: Row, count: int = 6) -> str:

@@ -48,6 +48,25 @@ class Array:
 
 
 @dataclass(frozen=True)
+class Product:
+    """Matrix product of activations with weights, or of activations with each other for a gradient of weights.
+
+    Attributes:
+      flops: FLOPs per row of the batch.
+      row_bytes: bytes of operands and result per row, without weights and their gradients.
+      weight_bytes: bytes of weights, or of their gradient.
+      float32_bytes: bytes of a float32 result per row, such as logits; 0 for another result.
+      times: number of runs, more than one in a loop.
+    """
+
+    flops: int
+    row_bytes: int
+    weight_bytes: int
+    float32_bytes: int
+    times: int
+
+
+@dataclass(frozen=True)
 class GradientTrace:
     """Trace of the gradient of a batch.
 
@@ -57,12 +76,14 @@ class GradientTrace:
       partial_sums: results of matrix products that contract one of `SUMMED_AXES`, with their number; if the axis is sharded, they
         are summed over devices.
       flops: matrix-product FLOPs per row, including recomputation.
+      products: matrix products other than those of attention, including recomputation.
     """
 
     residuals: tuple[Array, ...]
     largest: Array
     partial_sums: tuple[tuple[Array, int], ...]
     flops: int
+    products: tuple[Product, ...]
 
 
 @contextmanager
@@ -81,6 +102,14 @@ def traces_for(platform: str | None) -> Iterator[None]:
 def traced_platform() -> str | None:
     """Return the platform that programs are traced for; None: that of this process."""
     return _PLATFORM.get()
+
+
+def abstract_device(platform: str | None) -> AbstractContextManager[Any]:
+    """Return a context in which programs are traced for one device of the platform; for None, for the current devices."""
+    if platform is None:
+        return nullcontext()
+    device = AbstractDevice(device_kind=platform, num_cores=None, platform=platform)
+    return jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("data",), abstract_device=device))
 
 
 def trace(objective: Objective, shape: RowShape, boxed: Any) -> GradientTrace:
@@ -109,7 +138,7 @@ def trace(objective: Objective, shape: RowShape, boxed: Any) -> GradientTrace:
         value, backward = jax.vjp(loss, params)
         return jax.tree.leaves(backward), backward(value)
 
-    with _abstract_device(traced_platform()):
+    with abstract_device(traced_platform()):
         traced, out = jax.make_jaxpr(gradient, return_shape=True)(params, carry, aux, batch, key)
     saved = _products_behind(traced.jaxpr, traced.jaxpr.outvars[: len(out[0])])
     residuals = {var for var in saved if not names.is_parameter(var)}
@@ -124,15 +153,8 @@ def trace(objective: Objective, shape: RowShape, boxed: Any) -> GradientTrace:
         max((array for array in arrays if array.is_per_row), key=lambda array: array.size * array.itemsize),
         tuple(partial_sums.items()),
         sum(times * _flops(eqn) for eqn, times in products) // _ROWS,
+        tuple(_product(eqn, times) for eqn, times in products if not _is_attention(eqn)),
     )
-
-
-def _abstract_device(platform: str | None) -> AbstractContextManager[Any]:
-    """Return a context in which programs are traced for one device of the platform; for None, for the current devices."""
-    if platform is None:
-        return nullcontext()
-    device = AbstractDevice(device_kind=platform, num_cores=None, platform=platform)
-    return jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("data",), abstract_device=device))
 
 
 class _Names:
@@ -234,3 +256,26 @@ def _flops(eqn: JaxprEqn) -> int:
     (contracted, _), _ = eqn.params["dimension_numbers"]
     contracted_size = math.prod(eqn.invars[0].aval.shape[place] for place in contracted)  # type: ignore[attr-defined]
     return 2 * contracted_size * math.prod(eqn.outvars[0].aval.shape)  # type: ignore[attr-defined]
+
+
+def _is_attention(eqn: JaxprEqn) -> bool:
+    """Return whether a matrix product has batch axes, as those of attention have, for each row and head."""
+    _, (axes, _) = eqn.params["dimension_numbers"]
+    return bool(axes)
+
+
+def _product(eqn: JaxprEqn, times: int) -> Product:
+    row_sizes, weight_sizes = [0], [0]
+    for var in (*eqn.invars, *eqn.outvars):
+        aval: Any = var.aval
+        is_per_row = any(size and size % _ROWS == 0 for size in aval.shape)
+        (row_sizes if is_per_row else weight_sizes).append(math.prod(aval.shape) * aval.dtype.itemsize)
+    result: Any = eqn.outvars[0].aval
+    is_float32 = result.dtype == "float32" and any(size and size % _ROWS == 0 for size in result.shape)
+    return Product(
+        flops=_flops(eqn) // _ROWS,
+        row_bytes=sum(row_sizes) // _ROWS,
+        weight_bytes=sum(weight_sizes),
+        float32_bytes=row_sizes[-1] // _ROWS if is_float32 else 0,
+        times=times,
+    )

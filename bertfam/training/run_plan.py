@@ -118,16 +118,24 @@ def _encoder_attention(config: MaskedLmConfig, execution: Execution, shape: RowS
 
 
 def _traced_attention(objective: Objective, shape: RowShape) -> str:
+    return _once_or_by_name({_attended(request): reason for request, reason in attention_requests(objective, shape)}, ", ")
+
+
+def attention_requests(objective: Objective, shape: RowShape) -> list[tuple[Request, str]]:
+    """Return the attention requests of a training step with the reason for each choice, one for each layer that is traced."""
     # No choice depends on the number of rows.
     shape = shape._replace(rows=1)
     batch = {name: jax.ShapeDtypeStruct((1, *spec.shape), spec.dtype) for name, spec in objective.features(shape).items()}
-    key = jax.random.key(0)
+    key = jax.eval_shape(lambda: jax.random.key(0))
     trees = jax.eval_shape(lambda key: nn.meta.unbox(objective.init(key, shape)), key)
     with choices() as chosen:
         jax.eval_shape(
-            lambda params, carry, aux, batch: objective.loss(params, carry, aux, batch, key=key, train=True).terms, *trees, batch
+            lambda key, params, carry, aux, batch: objective.loss(params, carry, aux, batch, key=key, train=True).terms,
+            key,
+            *trees,
+            batch,
         )
-    return _once_or_by_name({_attended(request): reason for request, reason in chosen.items()}, ", ")
+    return chosen
 
 
 def _attended(request: Request) -> str:

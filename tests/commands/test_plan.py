@@ -10,7 +10,10 @@ import pytest
 
 from bertfam import cli
 from bertfam.commands import plan_run, plan_search
+from bertfam.planning import gpu_time
+from bertfam.planning.programs import Job, Program
 from bertfam.planning.slices import parse
+from bertfam.sharding.chips import chip_of_kind
 
 TINY = [
     *("plan", "--gin_file=runs/bert_base.gin", "--gin_file=models/bert_tiny.gin", "--gin_file=meshes/fsdp.gin"),
@@ -80,7 +83,7 @@ def test_two_slices(capsys):
 
 def test_progress_estimates_the_time_that_is_left(monkeypatch, capsys):
     monkeypatch.setattr(plan_run, "make_row", lambda program, slice: slice.name)
-    job = SimpleNamespace(name="train 8 x 16", compile=lambda largest: None)
+    job = SimpleNamespace(name="train 8 x 16", compile=lambda largest: None, predicted=None)
     assert plan_run._compile([(parse(name), job) for name in ("v5e-1", "2xv5p-8")]) == ["v5e-1", "2xv5p-8"]
     first, second, last = capsys.readouterr().err.splitlines()
     assert first == "[1/2] v5e-1: train 8 x 16"
@@ -97,6 +100,22 @@ def test_the_devices_that_are_here(capsys):
     assert "encoder/layers/attention/query/kernel  [layers 1, embed 128, heads 2, head_dim 64]  and of the optimizer" in out
     assert "evaluate 8 x 16" in out
     assert "here: dtype bfloat16, layers scan (cpu), remat none (memory unknown)" in out
+
+
+def test_predicted_time_on_a_gpu(monkeypatch, capsys):
+    """The device of this machine stands for an H200; the compiler does not run."""
+    monkeypatch.setattr(gpu_time, "chip_of", lambda device: chip_of_kind("NVIDIA H200"))
+    monkeypatch.setattr(Job, "compile", lambda job, largest: Program(job, None, "RESOURCE_EXHAUSTED", 0.0))
+    words = [*TINY, "--slice=here", "--program=train", "--vocab_size=100"]
+    assert cli.main(words) == 0
+    out, err = capsys.readouterr()
+    (line,) = (line for line in out.splitlines() if "(predicted*)" in line)
+    assert line.startswith("here: train 8 x 16 takes ") and " ms " in line and "products" in line
+    assert err.splitlines()[1] == line  # before compiling
+    assert cli.main([*words, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["programs"]
+    times = row["predicted"]
+    assert sum(times.values()) == pytest.approx(2 * times["seconds"])
 
 
 def test_the_vocabulary_of_the_published_models(capsys):

@@ -23,6 +23,7 @@ ROW = {
     "collectives_counted_once": 0,
     "flops": 17.9e12,
     "bound": {"seconds": 0.00568, "binds": "compute"},
+    "predicted": None,
     "largest": [{"bytes": 3 * GIB, "shape": "f32[8,128,4096]", "where": "Encoder/layers/attention: dot_general"}],
 }
 HOST_ROW = ROW | {"slice": "here", "fits": True, "memory_limit": None, "collectives": [], "bound": None}
@@ -36,6 +37,13 @@ def test_tables_of_memory_and_work():
         "2xv5e-8 train 256 x 128 17.9 T 5.68 ms compute all-reduce replica+fsdp 2,000, all-gather fsdp 1,234".split()
     )
     assert work[2] == "here train 256 x 128 17.9 T ? ? -".split()
+
+
+def test_predicted_times_follow_the_bound():
+    times = {"products": 0.0245, "memory_passes": 0.01296, "seconds": 0.04401}
+    *_, predicted, notes = tables([ROW | {"predicted": times}, HOST_ROW]).split("\n\n")
+    assert predicted == "2xv5e-8: train 256 x 128 takes 44 ms (predicted*): products 24.5, memory passes 13"
+    assert "predicted*" in notes and "predicted" not in tables([ROW])
 
 
 def test_times_have_no_exponents():

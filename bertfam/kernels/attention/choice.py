@@ -22,7 +22,7 @@ BACKENDS: dict[str, Backend] = {
 }
 
 _NOTABLE = 1.1  # ratio of costs from which a plan says what a faster backend would save
-_CHOICES: ContextVar[dict[Request, str] | None] = ContextVar("choices", default=None)
+_CHOICES: ContextVar[list[tuple[Request, str]] | None] = ContextVar("choices", default=None)
 
 
 def backend_names() -> tuple[str, ...]:
@@ -31,9 +31,9 @@ def backend_names() -> tuple[str, ...]:
 
 
 @contextmanager
-def choices() -> Iterator[dict[Request, str]]:
-    """Record the reason for each choice, by request, while a program is traced in this context."""
-    recorded: dict[Request, str] = {}
+def choices() -> Iterator[list[tuple[Request, str]]]:
+    """Record each choice, a request and the reason, while a program is traced in this context."""
+    recorded: list[tuple[Request, str]] = []
     token = _CHOICES.set(recorded)
     try:
         yield recorded
@@ -52,7 +52,7 @@ def choose(request: Request, name: str = "auto") -> tuple[Backend, str]:
     """
     backend, reason = _fastest(request) if name == "auto" else _named(request, name)
     if (recorded := _CHOICES.get()) is not None:
-        recorded[request] = reason
+        recorded.append((request, reason))
     return backend, reason
 
 

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 from bertfam.kernels.attention.patterns import FULL, Pattern
 from bertfam.kernels.target import target
 
+COST_SIZE = 12 * 64 * 32_768  # width of all heads times tokens, for which backends state their costs
+
 
 @dataclass(frozen=True)
 class Request:
@@ -31,6 +33,7 @@ class Request:
       platform: "cpu", "gpu" or "tpu".
       split: True if the tokens of a row are sharded over devices.
       compute_capability: compute capability of an NVIDIA GPU, such as 9.0; None elsewhere.
+      heads: number of heads of the queries, which no choice depends on.
     """
 
     dtype: str
@@ -46,6 +49,7 @@ class Request:
     platform: str = "cpu"
     split: bool = False
     compute_capability: float | None = None
+    heads: int = 1
 
     def here(self) -> "Request":
         """Return the request for the devices of the current mesh, or of this process if no mesh is set.
@@ -120,7 +124,8 @@ class Backend(ABC):
     def cost(self, request: Request) -> float:
         """Return the expected milliseconds of a request that it supports, forward and backward.
 
-        They are those of 12 heads of 64 on 32,768 tokens in bfloat16 on an H200. On other devices only their order counts.
+        They are those of `COST_SIZE`, 12 heads of 64 on 32,768 tokens, in bfloat16 on an H200. On other devices only their order
+        counts.
         """
 
     @abstractmethod

@@ -156,6 +156,7 @@ class Attention(nn.Module):
             bias=row.bias is not None,
             key_length=key.shape[1] if row.key_segment_ids is not None else None,
             scale=self.scale,
+            heads=self.num_heads,
         ).here()
         backend, _ = choose(request, self.execution.attention)
         heads = self._axis if key.shape[2] == self.num_heads else None
