@@ -47,7 +47,7 @@ class Rates:
     gap_seconds: float
 
 
-# By the name of the chip. All on one NVIDIA H200 each, jax 0.11.2, 2026-11-29. `products` and `gap_seconds` are from profiles of
+# By the name of the chip. Measured on NVIDIA H200s on 2026-11-29 (jax 0.11.2). `products` and `gap_seconds` are from profiles of
 # BERT-base (256 x 128: 24.1 ms of products, 1.4 of gaps) and ModernBERT-base (32 x 1,024, packed: 34 and 2.4 ms). A copy reaches
 # 4.3 of 4.8 TB/s. `passes` and `float32_passes` are fitted to the steps of BERT-base (256 x 128), ModernBERT-base (32 x 1,024,
 # unpacked) and GPT-2 small (32 x 1,024); `dropout` to that of `runs/bert_base.gin`. Other steps are compared in docs/planning.md.

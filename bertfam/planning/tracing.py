@@ -76,7 +76,7 @@ class GradientTrace:
       partial_sums: results of matrix products that contract one of `SUMMED_AXES`, with their number; if the axis is sharded, they
         are summed over devices.
       flops: matrix-product FLOPs per row, including recomputation.
-      products: matrix products other than those of attention, including recomputation.
+      products: matrix products without batch axes, thus not those of attention; including recomputation.
     """
 
     residuals: tuple[Array, ...]
