@@ -30,25 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder of the cache; an existing one is checked against the text and vocabulary",
     )
-    parser.add_argument(
-        "--processes",
-        type=int,
-        metavar="N",
-        help="processes that split sentences and tokenise; 0: only this one (default: one per core); same result",
-    )
+    flags.add_workers(parser, "split sentences and tokenise")
     parser.add_argument(
         "--verify",
         action="store_true",
         help="read every byte of the cache in --output and compare it with its digests, instead of building; takes no flags of "
         "text or vocabulary",
-    )
-    parser.add_argument(
-        "--beam",
-        nargs="?",
-        const="",
-        metavar="OPTIONS",
-        help="build with Apache Beam instead, one file per worker; its pipeline options in one string: "
-        "--beam='--runner=FlinkRunner --flink_master=HOST:8081'; all machines need access to the text and the cache folder",
     )
 
 
@@ -62,10 +49,7 @@ def main(args: argparse.Namespace) -> int:
         return 0
     from bertfam.data.token_cache.build_process import check_buildable
 
-    if args.processes is not None and args.processes < 0:
-        raise UserError(f"--processes={args.processes} is negative")
-    if args.processes is not None and args.beam is not None:
-        raise UserError("--processes does not go with --beam, whose runner decides how many there are; leave one out")
+    flags.check_workers(args)
     output = to_path(args.output)
     is_built = is_used(output) and (output / "cache.json").is_file()
     if not is_built:

@@ -7,11 +7,12 @@ import gzip
 import io
 import json
 import os
+import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from bertfam.commands import flags
 from bertfam.data.corpora.c4.rules import RULES, PageRules, check_rules
@@ -21,12 +22,16 @@ from bertfam.errors import UserError, warn
 from bertfam.plurals import plural
 from bertfam.storage.files import new_file, write_text
 
+if TYPE_CHECKING:
+    from bertfam.data.corpora.c4.pages import PageBatch
+    from bertfam.data.corpora.text_files import TextFiles
+
 SUMMARY = "clean web text as C4 was, with a report of what each rule removed"
 EXAMPLE = """\
   bertfam clean --input='pages/*.jsonl.zst' --input_format=jsonl --language=en --output=cleaned.jsonl.gz --report=report.json
   bertfam vocab --input=cleaned.jsonl.gz --input_format=jsonl --kind=unigram --output=vocab
 The pages are the documents of the files, as --input_format defines them. What remains of each page is written in order, one JSON
-object with "text" per line. The same text gives the same bytes."""
+object with "text" per line. The same text gives the same bytes, for any number of processes. The output is complete or absent."""
 
 _ENDINGS = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 
@@ -63,18 +68,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output", type=flags.path, required=True, metavar="FILE", help=f"file to write; its name ends in {', '.join(_ENDINGS)}"
     )
     parser.add_argument("--report", type=flags.path, metavar="FILE", help="also write the report to this file, as JSON")
+    flags.add_workers(parser, "apply the rules to pages")
     flags.add_json(parser)
 
 
 def main(args: argparse.Namespace) -> int:
     """Clean the text and report on each rule; return the exit status."""
-    from tqdm import tqdm
-
     from bertfam.data.corpora.c4.pages import clean
     from bertfam.data.corpora.text_files import TextFiles
 
     output, report = Path(args.output), Path(args.report) if args.report else None
     _check_outputs(args)
+    flags.check_workers(args)
     rules = _rules(args)
     corpus = TextFiles(
         train=tuple(args.input),
@@ -84,10 +89,9 @@ def main(args: argparse.Namespace) -> int:
         validation_fraction=0.0,
     )
 
-    tally = Tally(tuple(rule for rule in RULES if rule in rules.rules or rule == "few_sentences"))
-    pages = tqdm(corpus.texts("train"), "cleaning", unit=" pages", disable=not sys.stderr.isatty(), leave=False)
-    with new_file(output) as partial, _opened(partial, output.name) as file:
-        for lines in clean(pages, rules, tally):
+    tally = Tally(rules.counted)
+    with new_file(output) as partial, _opened(partial, output.name) as file, closing(_batches(args, corpus, rules)) as batches:
+        for lines in clean(batches, rules, tally):
             file.write(json.dumps({"text": "\n".join(lines)}, ensure_ascii=False) + "\n")
     results: dict[str, Any] = {
         "input": [path.name for path in corpus.files("train")],
@@ -104,6 +108,24 @@ def main(args: argparse.Namespace) -> int:
     else:
         print(f"{tally.table()}\n{output}: {tally.kept.pages:,} of {plural(tally.seen.pages, 'page')}")
     return 0
+
+
+def _batches(args: argparse.Namespace, corpus: TextFiles, rules: PageRules) -> Generator[PageBatch]:
+    """Yield the pages after the rules for single pages, with a progress bar on a terminal."""
+    from tqdm import tqdm
+
+    from bertfam.data.corpora.c4.pages import page_batches, page_batches_with_beam
+    from bertfam.subprocesses import cores
+
+    if args.beam is None:
+        batches = page_batches(corpus, rules, cores() if args.processes is None else args.processes)
+    else:
+        settings = {"corpus": corpus.fingerprint(), **_settings(args, rules), "bad_words": rules.bad_words}
+        batches = page_batches_with_beam(corpus, rules, Path(args.output), settings, shlex.split(args.beam))
+    with closing(batches), tqdm(desc="cleaning", unit=" pages", disable=not sys.stderr.isatty(), leave=False) as progress:
+        for batch in batches:
+            progress.update(batch.tally.seen.pages)
+            yield batch
 
 
 def _rules(args: argparse.Namespace) -> PageRules:

@@ -172,6 +172,37 @@ def check_output_file(args: argparse.Namespace, name: str, **options: Any) -> No
     check_file(getattr(args, name), flag=f"--{name}", **options)
 
 
+def add_workers(parser: argparse.ArgumentParser, work: str) -> None:
+    """Add --processes and --beam, for `work` on this machine or many."""
+    parser.add_argument(
+        "--processes",
+        type=int,
+        metavar="N",
+        help=f"processes that {work}; 0: only this one (default: one per core); same result",
+    )
+    add_beam(parser, work)
+
+
+def add_beam(parser: argparse.ArgumentParser, work: str) -> None:
+    """Add --beam, for `work` on many machines."""
+    parser.add_argument(
+        "--beam",
+        nargs="?",
+        const="",
+        metavar="OPTIONS",
+        help=f"{work} with Apache Beam, one file per worker, with the same result; its pipeline options in one string: "
+        "--beam='--runner=FlinkRunner --flink_master=HOST:8081'; all machines need access to the text and the folder of --output",
+    )
+
+
+def check_workers(args: argparse.Namespace) -> None:
+    """Raise UserError for numbers of processes that make no sense."""
+    if args.processes is not None and args.processes < 0:
+        raise UserError(f"--processes={args.processes} is negative")
+    if args.processes is not None and args.beam is not None:
+        raise UserError("--processes does not go with --beam, whose runner decides how many there are; leave one out")
+
+
 def add_processes(parser: argparse.ArgumentParser) -> None:
     """Add --coordinator, --num_processes, --process_index and --initialization_timeout, for multi-process training."""
     group = parser.add_argument_group(

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import os
+import shlex
 import sys
 import time
 import warnings
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from bertfam.data.corpora.corpus import Corpus
     from bertfam.data.vocabularies import Vocabulary
+    from bertfam.data.vocabularies.corpus_counts import CorpusCounts
     from bertfam.data.vocabularies.layouts import Layout
     from bertfam.data.vocabularies.learners import Learner
 
@@ -102,6 +104,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", type=flags.folder, required=True, metavar="DIR", help="folder to write, which must be empty or new"
     )
+    parser.add_argument(
+        "--sample",
+        type=float,
+        default=1.0,
+        metavar="SHARE",
+        help="learn from this share of the documents, drawn by their text, the same ones anywhere (%(default)s)",
+    )
+    flags.add_beam(parser, "count words")
     parser.add_argument("--overwrite", action="store_true", help="replace the vocabulary in --output")
     flags.add_json(parser)
 
@@ -124,13 +134,12 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.data.vocabularies.learners import make_learner
 
     learner = make_learner(args.kind, size=args.size, layout=layout, **options)
-    readers = {name: _Reader(corpus.without_held_out(), learner.joint) for name, corpus in data.corpora.items()}
-    counts = {name: learner.count(reader.sentences()) for name, reader in readers.items()}
-    sizes = [reader.characters for reader in readers.values()]
+    counts = _count(args, {name: corpus.without_held_out() for name, corpus in data.corpora.items()}, learner, options)
+    sizes = [count.characters for count in counts.values()]
     # Mixture.limit counts rows and the sizes here are characters, so it does not apply.
     mixture = dataclasses.replace(data.corpus, limit=None) if isinstance(data.corpus, Mixture) and all(sizes) else None
     # The words of each corpus of a mixture count in proportion to its share of the rows.
-    words = weighted(list(counts.values()), mixture.factors(sizes) if mixture else [1.0] * len(sizes))
+    words = weighted([count.words for count in counts.values()], mixture.factors(sizes) if mixture else [1.0] * len(sizes))
     vocabulary = _learn(learner, words)
     with (replaced_folder if output.is_dir() else new_folder)(output) as folder:
         vocabulary.save(folder)
@@ -138,22 +147,52 @@ def main(args: argparse.Namespace) -> int:
         "output": str(output),
         "kind": args.kind,
         "size": vocabulary.size,
-        "documents": sum(reader.documents for reader in readers.values()),
+        "documents": sum(count.documents for count in counts.values()),
         "characters": sum(sizes),
         **_statistics(vocabulary, words),
     }
     if mixture:
         summary["corpora"] = {
             name: {
-                "documents": reader.documents,
-                "characters": reader.characters,
+                "documents": count.documents,
+                "characters": count.characters,
                 "share": share,
-                **_statistics(vocabulary, counts[name]),
+                **_statistics(vocabulary, count.words),
             }
-            for (name, reader), share in zip(readers.items(), mixture.shares(sizes), strict=True)
+            for (name, count), share in zip(counts.items(), mixture.shares(sizes), strict=True)
         }
     print(json.dumps(summary) if args.json else _format_summary(summary))
     return 0
+
+
+def _count(
+    args: argparse.Namespace, corpora: dict[str, Corpus], learner: Learner, options: dict[str, Any]
+) -> dict[str, CorpusCounts]:
+    """Count the words of each corpus; raise UserError if a sample has no documents."""
+    from bertfam.data.parallel import beam
+    from bertfam.data.vocabularies.corpus_counts import CorpusCounter
+
+    counters = {name: CorpusCounter(corpus, learner, args.sample) for name, corpus in corpora.items()}
+    if args.beam is None:
+        counts = {name: counter.count(_shown(counter.corpus.texts("train"))) for name, counter in counters.items()}
+    else:
+        beam.import_beam()
+        fingerprint = {name: corpus.fingerprint() for name, corpus in corpora.items()}
+        fingerprint |= {"kind": args.kind, "sample": args.sample, **options}
+        with beam.parts_folder(to_path(args.output), fingerprint) as folder:
+            pipeline = shlex.split(args.beam)
+            counts = {name: counter.count_with_beam(folder / name, pipeline) for name, counter in counters.items()}
+    empty = next((name for name, count in counts.items() if not count.documents), None)
+    if empty and args.sample < 1:
+        raise UserError(f"--sample={args.sample} draws no document of the corpus {empty}: raise it")
+    return counts
+
+
+def _shown(documents: Iterator[list[str]]) -> Iterator[list[str]]:
+    """Return the documents, with a progress bar on a terminal."""
+    from tqdm import tqdm
+
+    return tqdm(documents, "reading", unit=" documents", disable=not sys.stderr.isatty(), leave=False)
 
 
 def _learn(learner: Learner, words: Counter[str]) -> Vocabulary:
@@ -182,26 +221,6 @@ def _format_summary(summary: dict[str, Any]) -> str:
         for name, corpus in summary.get("corpora", {}).items()
     ]
     return "\n".join(lines)
-
-
-class _Reader:
-    """Reader of a corpus that counts documents and characters and shows progress on a terminal."""
-
-    def __init__(self, corpus: Corpus, joint: str) -> None:
-        self.documents = self.characters = 0
-        self._corpus = corpus
-        self._joint = joint
-
-    def sentences(self) -> Iterator[str]:
-        """Yield the training text, each sentence but the first of a document after `joint`."""
-        from tqdm import tqdm
-
-        documents = self._corpus.documents("train")
-        for document in tqdm(documents, "reading", unit=" documents", disable=not sys.stderr.isatty(), leave=False):
-            self.documents += 1
-            self.characters += sum(map(len, document))
-            yield from document[:1]
-            yield from (self._joint + sentence for sentence in document[1:])
 
 
 def _statistics(vocabulary: Vocabulary, words: Counter[str]) -> dict[str, float]:
@@ -236,6 +255,8 @@ def _options(args: argparse.Namespace, layout: Layout) -> dict[str, Any]:
         raise UserError(f"--min_frequency={args.min_frequency} must be at least 1 and below 2^31")
     if not 0.5 < given.get("character_coverage", 1.0) <= 1:
         raise UserError(f"--character_coverage={args.character_coverage} must be above 0.5 and at most 1")
+    if not 0 < args.sample <= 1:
+        raise UserError(f"--sample={args.sample} must be above 0 and at most 1")
     return {name: value == "true" if value in ("true", "false") else value for name, value in given.items()}
 
 

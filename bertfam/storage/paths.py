@@ -43,6 +43,11 @@ def local(folder: Path) -> Path:
     return mirror(folder, cache_root()) if is_remote(folder) else folder
 
 
+def partial_folder(target: Path) -> Path:
+    """Return the folder of unfinished work on a target, which an interrupted command keeps."""
+    return target.with_name(f".{target.name}.partial")
+
+
 def make_folder(folder: Path) -> None:
     """Create a folder with its parents where it is missing; in a bucket, folders exist with their first object."""
     if not is_remote(folder):

@@ -9,6 +9,7 @@ import pytest
 import zstandard
 
 from bertfam import cli
+from bertfam.data.corpora import document_batches
 from bertfam.data.corpora.c4.rules import RULES
 
 GOOD = "The cat of this house sat on the mat. It slept there all day long. Nobody saw it go away again."
@@ -89,6 +90,17 @@ def test_the_same_bytes_in_another_process_and_format(folder):
     assert zstandard.ZstdDecompressor().decompressobj().decompress((folder / "c.jsonl.zst").read_bytes()) == plain
     # The rest of bertfam reads it.
     assert cli.main(["vocab", "--input=c.jsonl.zst", "--input_format=jsonl", "--size=90", "--output=vocab"]) == 0
+
+
+def test_the_same_bytes_and_report_for_any_number_of_processes(folder, capsys, monkeypatch):
+    monkeypatch.setattr(document_batches, "_CHARACTERS", 400)
+    reports = []
+    for name, processes in (("one", 0), ("two", 2)):
+        flags = ("--bad_words=words.txt", f"--output={name}.jsonl", f"--processes={processes}", "--json")
+        assert clean(*JSONL, *flags) == 0
+        reports.append(json.loads(capsys.readouterr().out) | {"output": ""})
+    assert reports[0] == reports[1] and reports[0]["removed"]["repeated"]["lines"] == 1
+    assert (folder / "one.jsonl").read_bytes() == (folder / "two.jsonl").read_bytes()
 
 
 def test_real_text_loses_little(folder, capsys):
@@ -175,6 +187,8 @@ def test_language_without_the_library(folder, capsys, monkeypatch):
         (["--output=out.jsonl", "--bad_words=none.txt"], "none.txt cannot be read"),
         (["--output=out.jsonl", "--bad_words=empty.txt"], "has no word in it"),
         (["--output=out.jsonl", "--min_sentences=0"], "--min_sentences=0 must be at least 1"),
+        (["--output=out.jsonl", "--processes=-1"], "--processes=-1 is negative"),
+        (["--output=out.jsonl", "--processes=1", "--beam"], "--processes does not go with --beam"),
         (["--output=out.jsonl", "--min_probability=2"], "--min_probability=2.0 must be above 0"),
         (["--output=out.jsonl", "--text_field=body"], "no field 'body'"),
         (["--output=out.jsonl", "--input=broken.jsonl"], "broken.jsonl:2: not JSON"),

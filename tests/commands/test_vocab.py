@@ -123,6 +123,16 @@ def test_tiny_and_empty_texts(text, kind, capsys):
     assert "empty.txt: no document" in capsys.readouterr().err and not (text / "none").exists()
 
 
+def test_a_sample_of_the_documents_is_the_same_in_any_order(text, capsys):
+    documents = [f"Document {number} of many." for number in range(200)]
+    (text / "a.txt").write_text("\n\n".join(documents))
+    (text / "b.txt").write_text("\n\n".join(documents[::-1]))
+    for name in "ab":
+        assert vocab(f"--input={name}.txt", "--size=60", f"--output={name}", "--sample=0.25", "--json") == 0
+        assert 25 < json.loads(capsys.readouterr().out)["documents"] < 75
+    assert vocabularies.load("a").fingerprint == vocabularies.load("b").fingerprint
+
+
 def test_a_gin_file_may_name_the_text(text):
     (text / "run.gin").write_text('TextData.corpus = @TextFiles()\nTextFiles.train = ("a.txt",)\n')
     assert vocab("--gin_file=run.gin", "--input_format=lines", "--size=36", "--output=out") == 0
@@ -183,6 +193,8 @@ def test_overwrites_only_with_the_flag(text, capsys):
         (["--input=empty.txt"], "empty.txt: no document"),
         (["--input=void.txt"], "there is no text to learn a vocabulary from"),
         (["--input=a.txt", "--size=5"], "--size=5 is too small"),
+        (["--input=a.txt", "--sample=1.5"], "--sample=1.5 must be above 0 and at most 1"),
+        (["--input=a.txt", "--sample=1e-9"], "--sample=1e-09 draws no document of the corpus text"),
         (["--input=a.txt", "--min_frequency=0"], "--min_frequency=0 must be at least 1"),
         (["--input=a.txt", "--kind=byte_bpe", "--size=260"], "the 256 bytes and 5 special pieces need 261"),
         (

@@ -114,8 +114,18 @@ def is_held_out(lines: list[str], fraction: float) -> bool:
     """Return True if a document is in the held-out `fraction`, by a hash of its text alone."""
     if not fraction:
         return False
-    digest = hashlib.blake2b("\n".join(lines).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") < fraction * 2**64
+    return _number(lines) < fraction * 2**64
+
+
+def is_sampled(lines: list[str], share: float) -> bool:
+    """Return True if a document is in a sample of a share of all, by a hash of its text that `is_held_out` does not use."""
+    return share == 1 or _number(lines, b"sample") < share * 2**64
+
+
+def _number(lines: list[str], purpose: bytes = b"") -> int:
+    """Return a number in [0, 2^64) that depends on a document's text alone."""
+    digest = hashlib.blake2b("\n".join(lines).encode(), digest_size=8, person=purpose).digest()
+    return int.from_bytes(digest, "big")
 
 
 def _check_split(split: str) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bertfam.data import vocabularies
+from bertfam.data.parallel.worker_pool import WorkerKilled
 from bertfam.data.token_cache import digests
 from bertfam.data.token_cache.cache import FORMAT, difference
 from bertfam.data.vocabularies import Vocabulary
@@ -23,13 +24,10 @@ from bertfam.errors import UserError
 from bertfam.storage import locks
 from bertfam.storage.buckets import is_remote
 from bertfam.storage.files import check_writable
+from bertfam.storage.paths import partial_folder
 from bertfam.storage.untrusted import parse_json
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
-
-
-class BuildInterrupted(UserError):
-    """Interruption of a build, after which the documents written so far can be used."""
 
 
 class BuildFolder:
@@ -148,19 +146,19 @@ def open_build_folder(target: Path) -> Iterator[BuildFolder]:
       UserError: if the folder cannot be created, or is no longer writable.
     """
     check_writable(target)
-    folder = _partial_folder(target)
+    folder = partial_folder(target)
     with _locked(folder, named=target, seconds=None):
         work, keep = BuildFolder(folder), False
         try:
             yield work
         except UserError as error:
             # Corrected text has another fingerprint, so nothing can be resumed; but an unreadable file may be readable later.
-            keep = isinstance(error, BuildInterrupted) or isinstance(error.__cause__, OSError)
+            keep = isinstance(error, WorkerKilled) or isinstance(error.__cause__, OSError)
             raise
         except OSError as error:
             keep = True
             if error.errno in _FULL:
-                raise BuildInterrupted(
+                raise UserError(
                     f"{target} cannot be written ({error.strerror}); fix that and run the same command again: the documents "
                     f"written so far are kept in {work.folder}"
                 ) from error
@@ -178,15 +176,11 @@ def clear_finished(directory: str | Path) -> None:
     """Delete the build folder of a finished cache, which a process killed at the end of its build leaves behind."""
     if is_remote(directory):
         return
-    folder = _partial_folder(Path(os.path.realpath(directory)))
+    folder = partial_folder(Path(os.path.realpath(directory)))
     if folder.is_dir():
         # Refused while that process is still at work, or where nothing may be written.
         with suppress(OSError, UserError), _locked(folder, named=folder, seconds=0):
             BuildFolder(folder).clear()
-
-
-def _partial_folder(target: Path) -> Path:
-    return target.with_name(f".{target.name}.partial")
 
 
 @contextmanager

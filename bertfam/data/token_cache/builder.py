@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from bertfam.data.corpora.corpus import SPLITS, Corpus
+from bertfam.data.corpora.document_batches import batches
+from bertfam.data.parallel.worker_pool import WorkerPool
 from bertfam.data.token_cache.build_folder import BuildFolder, clear_finished, open_build_folder
 from bertfam.data.token_cache.cache import FORMAT, TokenCache, check_fingerprint, check_names, difference
 from bertfam.data.token_cache.progress import Progress
-from bertfam.data.token_cache.tokenize import batches, token_dtype
-from bertfam.data.token_cache.worker_pool import WorkerPool
+from bertfam.data.token_cache.tokenize import Tokeniser, token_dtype
 from bertfam.data.token_cache.writer import Counts, SplitWriter
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
@@ -77,8 +78,9 @@ def build(
     """
 
     def write_corpus(work: BuildFolder, name: str, corpus: Corpus, label: str) -> dict[str, Counts]:
-        with WorkerPool(processes, vocabulary, work.cache / "vocab") as workers:
-            return {split: _write_split(work, name, corpus, split, workers, token_dtype(vocabulary), label) for split in SPLITS}
+        tokeniser = Tokeniser(corpus, vocabulary, str(work.cache / "vocab"))
+        with WorkerPool(processes, "tokenisation") as workers:
+            return {split: _write_split(work, name, tokeniser, split, workers, label) for split in SPLITS}
 
     return build_with(write_corpus, corpora, vocabulary, directory, least_documents)
 
@@ -163,8 +165,9 @@ def check_size(corpus: str, documents: int, least_documents: int) -> None:
         )
 
 
-def _write_split(work: BuildFolder, name: str, corpus: Corpus, split: str, workers: WorkerPool, dtype: str, label: str) -> Counts:
+def _write_split(work: BuildFolder, name: str, tokeniser: Tokeniser, split: str, workers: WorkerPool, label: str) -> Counts:
     """Append the missing documents to the part of a split that an interrupted build has written."""
+    corpus, dtype = tokeniser.corpus, token_dtype(tokeniser.vocabulary)
     parts = corpus.parts(split)
     done = work.done(name, split) or {"part": 0, "read": 0, "characters": 0, "counts": {}}
     counts = Counts.from_json(done["counts"])
@@ -185,7 +188,7 @@ def _write_split(work: BuildFolder, name: str, corpus: Corpus, split: str, worke
             return counts
         characters = done["characters"]
         remaining = batches(corpus, split, parts, done["part"], done["read"], characters)
-        for batch, block in workers.blocks(corpus, remaining):
+        for batch, block in workers.results(tokeniser, remaining):
             writer.append(block)
             characters = batch.characters
             if time.monotonic() > due:

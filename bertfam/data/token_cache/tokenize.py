@@ -2,36 +2,17 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain, compress, islice
+from functools import lru_cache
+from itertools import chain, compress
 
 import numpy as np
 
 from bertfam.corruption.masked_lm.units import BEGINS, CONTINUES, KINDS, UNIT_BITS
-from bertfam.data.corpora.corpus import Corpus, Part, Span
-from bertfam.data.corpora.read_ahead import read_in_order
+from bertfam.data import vocabularies
+from bertfam.data.corpora.corpus import Corpus, Span
 from bertfam.data.vocabularies import Vocabulary
-from bertfam.storage.streams import is_address
 
-_BATCH_CHARACTERS = 1_000_000
 _CHARACTERS_AT_ONCE = 1_000_000  # the objects of a tokenizer take many times the memory of their text
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Documents that are tokenised together, and the position of the reader after them.
-
-    Attributes:
-      texts: documents, as `Corpus.texts` yields them.
-      part: number of the part of the split that is being read.
-      read: number of documents of this part read so far.
-      characters: number of characters of the split read so far.
-    """
-
-    texts: list[list[str]]
-    part: int
-    read: int
-    characters: int
 
 
 @dataclass(frozen=True)
@@ -57,33 +38,33 @@ class Block:
     units: np.ndarray | None = None
 
 
-def batches(
-    corpus: Corpus, split: str, parts: Sequence[Part], first: int = 0, read: int = 0, characters: int = 0
-) -> Iterator[Batch]:
-    """Yield documents in batches of about a million characters, from document `read` of part `first` on.
-
-    `characters` is the number of characters read before that position.
-    """
-    texts: list[list[str]] = []
-    size = 0
-    readers = [partial(corpus.part, split, part) for part in parts[first:]]
-    is_stored = any(is_address(part.name) for part in parts)
-    for number, documents in enumerate(read_in_order(readers, ahead=is_stored), first):
-        skipped = read if number == first else 0
-        for index, lines in enumerate(islice(documents, skipped, None), skipped + 1):
-            texts.append(lines)
-            size += sum(map(len, lines))
-            if size >= _BATCH_CHARACTERS:
-                characters += size
-                yield Batch(texts, number, index, characters)
-                texts, size = [], 0
-    if texts:
-        yield Batch(texts, len(parts), 0, characters + size)
-
-
 def token_dtype(vocabulary: Vocabulary) -> str:
     """Return the smallest dtype that holds every id."""
     return "uint16" if vocabulary.size <= 2**16 else "uint32"
+
+
+class Tokeniser:
+    """Tokenisation of documents of a corpus, which is pickled with the name of the vocabulary's folder."""
+
+    def __init__(self, corpus: Corpus, vocabulary: Vocabulary, folder: str) -> None:
+        """Create the function for the vocabulary that is stored in `folder`."""
+        self.corpus, self.vocabulary, self._folder = corpus, vocabulary, folder
+
+    def __call__(self, texts: Sequence[list[str]]) -> Block:
+        """Return the tokens of documents."""
+        return tokenise(self.corpus, self.vocabulary, texts)
+
+    def __reduce__(self) -> tuple[Callable[..., "Tokeniser"], tuple[Corpus, str]]:
+        return _load_tokeniser, (self.corpus, self._folder)
+
+
+def _load_tokeniser(corpus: Corpus, folder: str) -> Tokeniser:
+    return Tokeniser(corpus, _vocabulary(folder), folder)
+
+
+@lru_cache(maxsize=1)
+def _vocabulary(folder: str) -> Vocabulary:
+    return vocabularies.load(folder)
 
 
 def tokenise(corpus: Corpus, vocabulary: Vocabulary, texts: Sequence[list[str]]) -> Block:

@@ -15,9 +15,9 @@ import zstandard
 from pyarrow import parquet
 
 from bertfam import cli
+from bertfam.data.corpora import document_batches
 from bertfam.data.corpora.read_ahead import read_in_order
 from bertfam.data.corpora.text_files import TextFiles
-from bertfam.data.token_cache import tokenize
 from bertfam.data.token_cache.cache import TokenCache
 from bertfam.errors import STORAGE_FAULT, TransientError, UserError
 from bertfam.storage import streams
@@ -134,7 +134,7 @@ def test_files_are_read_at_once_and_in_order():
 def test_vocabulary_and_cache_of_a_bucket_resume_and_equal_local_ones(folders, bucket, tmp_path, monkeypatch, capsys):
     here, there = folders
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tokenize, "_BATCH_CHARACTERS", 10_000)
+    monkeypatch.setattr(document_batches, "_CHARACTERS", 10_000)
     long = "\n\n".join(f"Sentence {number} of a long text." for number in range(1_000))  # more than two batches
     (here / "plain" / "00.txt").write_text(long)
     put(f"{there}/plain/00.txt", long.encode())

@@ -1,4 +1,4 @@
-"""Token caches built with Apache Beam, byte for byte equal to those built without it."""
+"""Token caches, vocabularies and cleaned text made with Apache Beam, byte for byte equal to those made without it."""
 
 import json
 import shutil
@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
+from bertfam import cli
 from bertfam.data.corpora.text_files import TextFiles
+from bertfam.data.parallel import beam as parallel_beam
 from bertfam.data.token_cache import beam, builder
 from bertfam.data.token_cache.cache import TokenCache
 from bertfam.errors import UserError
@@ -76,7 +78,7 @@ def test_stopped_beam_build_resumes_without_repeating_work(tmp_path, text, vocab
         beam.build(corpora, vocabulary, tmp_path / "beam")
     shutil.copytree(tmp_path / ".beam.partial", tmp_path / ".other.partial")
     monkeypatch.setattr(beam.SplitWriter, "append_files", append)
-    monkeypatch.setattr(beam, "_write_part", refuse)
+    monkeypatch.setattr(parallel_beam, "_write_part", refuse)
     assert contents(beam.build(corpora, vocabulary, tmp_path / "beam").directory) == whole
     assert contents(builder.build(corpora, vocabulary, tmp_path / "other").directory) == whole
 
@@ -96,6 +98,39 @@ def test_missing_beam_is_reported_with_the_package_to_install(tmp_path, vocabula
     monkeypatch.setitem(sys.modules, "apache_beam", None)
     with pytest.raises(UserError, match=r"^Apache Beam cannot be imported \(.*\): pip install 'bertfam\[beam\]'$"):
         beam.build({"text": corpus}, vocabulary, tmp_path / "cache")
+
+
+COMMANDS = {
+    "clean": ("clean", "--input_format=jsonl", "--output={}.jsonl", "--report={}.json"),
+    "vocab": ("vocab", "--input_format=jsonl", "--output={}", "--size=120", "--sample=0.7"),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_other_commands_write_the_same_bytes_and_resume(tmp_path, text, name, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def run(output, *flags):
+        words = [word.format(output) for word in COMMANDS[name]]
+        assert cli.main([*words, f"--input={text}/*.jsonl", *flags]) == 0, capsys.readouterr().err
+
+    run("plain")
+    read_part = parallel_beam.read_part
+
+    def stop(folder):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(parallel_beam, "read_part", stop)
+    with pytest.raises(AssertionError):
+        run("beam", "--beam")
+    assert len(list(tmp_path.glob(".beam*.partial/parts/**/part.json"))) == 4
+    monkeypatch.setattr(parallel_beam, "read_part", read_part)
+    monkeypatch.setattr(parallel_beam, "_write_part", None)  # all parts are there
+    run("beam", "--beam=--runner=DirectRunner")
+    made = {path.replace("beam", "plain"): content.replace(b"beam", b"plain") for path, content in contents(tmp_path).items()}
+    assert len(made) * 2 == len(contents(tmp_path)) and made == {
+        path: content for path, content in contents(tmp_path).items() if path.startswith("plain")
+    }
 
 
 def test_cache_command_with_processes_of_the_beam_runner(tmp_path, text, vocabulary):

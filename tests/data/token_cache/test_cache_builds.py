@@ -15,10 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from bertfam.data.corpora import document_batches
 from bertfam.data.corpora.corpus import Corpus
 from bertfam.data.corpora.text_files import TextFiles
-from bertfam.data.token_cache import build_folder, builder, progress, tokenize, worker_pool
-from bertfam.data.token_cache.build_folder import BuildFolder, BuildInterrupted
+from bertfam.data.parallel import worker_pool
+from bertfam.data.token_cache import build_folder, builder, progress, tokenize
+from bertfam.data.token_cache.build_folder import BuildFolder
 from bertfam.data.token_cache.builder import build
 from bertfam.data.token_cache.cache import TokenCache
 from bertfam.data.token_cache.progress import Progress
@@ -34,7 +36,7 @@ def contents(folder):
 
 @pytest.fixture
 def small_batches(monkeypatch):
-    monkeypatch.setattr(tokenize, "_BATCH_CHARACTERS", 6_000)
+    monkeypatch.setattr(document_batches, "_CHARACTERS", 6_000)
 
 
 @pytest.fixture
@@ -62,9 +64,13 @@ def test_bytes_do_not_depend_on_the_number_of_processes(tmp_path, corpus, vocabu
     assert len(started_processes) == 2 and all(process.poll() is not None for process in started_processes)
 
 
-@pytest.mark.parametrize(("name", "size"), [("_BATCH_CHARACTERS", 1), ("_BATCH_CHARACTERS", 7777), ("_CHARACTERS_AT_ONCE", 50)])
-def test_bytes_do_not_depend_on_the_batch_size(tmp_path, corpus, vocabulary, cache_dir, monkeypatch, name, size):
-    monkeypatch.setattr(tokenize, name, size)
+@pytest.mark.parametrize(
+    ("module", "name", "size"),
+    [(document_batches, "_CHARACTERS", 1), (document_batches, "_CHARACTERS", 7777), (tokenize, "_CHARACTERS_AT_ONCE", 50)],
+    ids=["one", "some", "at once"],
+)
+def test_bytes_do_not_depend_on_the_batch_size(tmp_path, corpus, vocabulary, cache_dir, monkeypatch, module, name, size):
+    monkeypatch.setattr(module, name, size)
     assert contents(build({"text": corpus}, vocabulary, tmp_path / "cache").directory) == contents(cache_dir)
 
 
@@ -139,7 +145,7 @@ def test_output_of_a_corpus_goes_to_stderr(tmp_path, vocabulary, small_batches, 
 
 
 def test_killed_process_is_reported_and_the_build_can_be_resumed(tmp_path, vocabulary, small_batches, capsys, whole):
-    with pytest.raises(BuildInterrupted, match=r"was killed \(SIGKILL\), perhaps because memory ran out"):
+    with pytest.raises(worker_pool.WorkerKilled, match=r"was killed \(SIGKILL\), perhaps because memory ran out"):
         build({"text": NumberedDocuments("kill")}, vocabulary, tmp_path / "cache", processes=1)
     assert not (tmp_path / "cache").exists()
     capsys.readouterr()
@@ -187,11 +193,11 @@ def files(tmp_path):
 
 def test_build_resumes_wherever_it_is_stopped(tmp_path, vocabulary, files, monkeypatch):
     """Stop after every single record in turn, with two corpora; the journal, not the files, says how much is finished."""
-    monkeypatch.setattr(tokenize, "_BATCH_CHARACTERS", 600)
+    monkeypatch.setattr(document_batches, "_CHARACTERS", 600)
     corpora = {"files": files, "given": NumberedDocuments(documents_in_train=3)}
     whole = contents(build(corpora, vocabulary, tmp_path / "whole").directory)
     tokenised = []
-    monkeypatch.setattr(worker_pool, "tokenise", lambda *arguments: tokenised.append(len(arguments[2])) or tokenise(*arguments))
+    monkeypatch.setattr(tokenize, "tokenise", lambda *arguments: tokenised.append(len(arguments[2])) or tokenise(*arguments))
     stops = 0
     while not (tmp_path / "cache").exists():
         try:

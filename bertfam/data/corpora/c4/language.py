@@ -1,6 +1,9 @@
 """Language identification with an optional library, py3langid (139 languages, requires only NumPy, deterministic)."""
 
+import functools
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from bertfam.errors import UserError
 from bertfam.suggest import did_you_mean
@@ -21,19 +24,33 @@ def language_filter(language: str, least: float) -> Callable[[str], bool]:
       UserError: if the library is not installed or does not know the language.
     """
     try:
-        from py3langid.langid import MODEL_FILE, LanguageIdentifier
+        import py3langid.langid  # noqa: F401
     except ImportError as error:
         raise UserError(
             f"--language={language} needs py3langid, which cannot be imported ({error}): pip install 'bertfam[clean]', or leave "
             "--language out to keep pages of all languages"
         ) from error
-    identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-    if language not in identifier.labels:
-        hint = did_you_mean(language, identifier.labels, f"one of {', '.join(sorted(identifier.labels))}")
+    labels = _identifier().labels
+    if language not in labels:
+        hint = did_you_mean(language, labels, f"one of {', '.join(sorted(labels))}")
         raise UserError(f"--language={language} is not a language of py3langid{hint}")
+    return _LanguageFilter(language, least)
 
-    def is_wanted(text: str) -> bool:
-        likeliest, probability = identifier.classify(text[:_CHARACTERS])
-        return likeliest == language and probability >= least
 
-    return is_wanted
+@dataclass(frozen=True)
+class _LanguageFilter:
+    """Function that can be pickled, without the library's model."""
+
+    language: str
+    least: float
+
+    def __call__(self, text: str) -> bool:
+        likeliest, probability = _identifier().classify(text[:_CHARACTERS])
+        return likeliest == self.language and probability >= self.least
+
+
+@functools.cache
+def _identifier() -> Any:
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)

@@ -19,14 +19,13 @@ class RepeatedSpans:
     def __init__(self) -> None:
         self._seen = HashSet()
 
-    def unique(self, sentences: Sequence[str]) -> list[int]:
-        """Return the numbers of the sentences of a page to keep, ascending.
+    def unique(self, digests: Sequence[bytes]) -> list[int]:
+        """Return the numbers of the sentences of a page to keep, ascending, given their `sentence_digests`.
 
         No span of three of them occurs in the text kept so far. Of equal spans within the page the first is kept,
         including the sentences that it shares with an overlapping repetition.
         """
-        digests = [blake2b(" ".join(sentence.lower().split()).encode(), digest_size=8).digest() for sentence in sentences]
-        remaining = list(range(len(sentences)))
+        remaining = list(range(len(digests)))
         while True:
             hashes = _span_hashes([digests[number] for number in remaining])
             removed = _sentences_of(self._seen.contains(hashes))
@@ -36,13 +35,17 @@ class RepeatedSpans:
                 return remaining
             remaining = [number for place, number in enumerate(remaining) if place not in removed]
 
-    def keep(self, sentences: Sequence[str]) -> None:
+    def keep(self, digests: Sequence[bytes]) -> None:
         """Add the sentences of a page that is kept, after `unique`."""
-        digests = [blake2b(" ".join(sentence.lower().split()).encode(), digest_size=8).digest() for sentence in sentences]
         self._seen.add(_span_hashes(digests))
 
 
-def _span_hashes(digests: list[bytes]) -> np.ndarray:
+def sentence_digests(sentences: Sequence[str]) -> list[bytes]:
+    """Return a digest of each sentence that depends neither on case nor on white space."""
+    return [blake2b(" ".join(sentence.lower().split()).encode(), digest_size=8).digest() for sentence in sentences]
+
+
+def _span_hashes(digests: Sequence[bytes]) -> np.ndarray:
     """Return the hash of each span: uint64[spans]."""
     spans = (b"".join(digests[start : start + SPAN]) for start in range(len(digests) - SPAN + 1))
     return np.frombuffer(b"".join(blake2b(span, digest_size=8).digest() for span in spans), np.uint64)

@@ -108,6 +108,11 @@ class PageRules:
             return []
         return split
 
+    @property
+    def counted(self) -> tuple[str, ...]:
+        """Rules by which the removed text is counted: a page without sentences is always one of few."""
+        return tuple(rule for rule in RULES if rule in self.rules or rule == "few_sentences")
+
     def has_few_sentences(self, lines: list[Line]) -> bool:
         """Return True if a page has too few sentences; a page without sentences always has too few."""
         least = self.min_sentences if "few_sentences" in self.rules else 1

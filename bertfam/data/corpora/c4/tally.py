@@ -32,6 +32,10 @@ class Count:
         if self.example is None and example is not None:
             self.example = example[:_SHOWN]
 
+    def merge(self, other: Count) -> None:
+        """Add the counts of later text."""
+        self.add(other.pages, other.lines, other.characters, other.example)
+
     def as_json(self) -> dict[str, Any]:
         """Return the numbers, and the example if there is one."""
         numbers = {"pages": self.pages, "lines": self.lines, "characters": self.characters}
@@ -44,6 +48,21 @@ class Tally:
     def __init__(self, rules: tuple[str, ...]) -> None:
         self.seen, self.kept = Count(), Count()
         self.removed = {rule: Count() for rule in rules}
+
+    def merge(self, other: Tally) -> None:
+        """Add the counts of later text, by the same rules or some of them."""
+        self.seen.merge(other.seen)
+        self.kept.merge(other.kept)
+        for rule, count in other.removed.items():
+            self.removed[rule].merge(count)
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Tally:
+        """Return the counts of which `as_json` gave the content."""
+        tally = cls(())
+        tally.seen, tally.kept = Count(**content["seen"]), Count(**content["kept"])
+        tally.removed = {rule: Count(**count) for rule, count in content["removed"].items()}
+        return tally
 
     def as_json(self) -> dict[str, Any]:
         """Return `seen`, `kept`, and `removed` by rule."""

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from bertfam.data.corpora.c4.pages import clean
-from bertfam.data.corpora.c4.repeated import HashSet, RepeatedSpans
+from bertfam.data.corpora.c4.pages import PageCleaner, clean
+from bertfam.data.corpora.c4.repeated import HashSet, RepeatedSpans, sentence_digests
 from bertfam.data.corpora.c4.rules import RULES, PageRules
 from bertfam.data.corpora.c4.tally import Tally
 
@@ -13,8 +13,8 @@ def unique(*pages):
     """Return the remaining sentences of pages whose sentences are single letters."""
     repeated, remaining = RepeatedSpans(), []
     for page in pages:
-        remaining.append("".join(page[place] for place in repeated.unique(page)))
-        repeated.keep(remaining[-1])
+        remaining.append("".join(page[place] for place in repeated.unique(sentence_digests(page))))
+        repeated.keep(sentence_digests(remaining[-1]))
     return remaining
 
 
@@ -38,8 +38,8 @@ def test_repeated_spans_of_three_sentences_are_removed(pages, remaining):
 
 def test_repeats_are_found_regardless_of_case_and_white_space():
     repeated = RepeatedSpans()
-    repeated.keep(["The cat sat.", "It ran.", "It slept."])
-    assert repeated.unique(["the  CAT sat.", "It\tran.", "it slept."]) == []
+    repeated.keep(sentence_digests(["The cat sat.", "It ran.", "It slept."]))
+    assert repeated.unique(sentence_digests(["the  CAT sat.", "It\tran.", "it slept."])) == []
 
 
 def test_no_span_of_three_sentences_remains_twice():
@@ -65,7 +65,7 @@ def test_repeated_sentences_are_removed_and_all_counts_add_up():
         [f"{one} {two}", three, "This alone is not said before."],
     ]
     tally = Tally(RULES)
-    assert list(clean(pages, PageRules(), tally)) == [pages[0], [others[0], others[1], others[2]]]
+    assert list(clean([PageCleaner(PageRules())(pages)], PageRules(), tally)) == [pages[0], [others[0], others[1], others[2]]]
     removed = tally.removed["repeated"]
     assert (removed.pages, removed.lines) == (2, 4 + 3)
     assert removed.example == one
@@ -78,7 +78,7 @@ def test_removed_page_does_not_count_as_an_earlier_occurrence():
     sentences = [f"This is the sentence of number {name}." for name in ("one", "two", "three")]
     with_bracket = [*sentences, "This line has a { in its middle."]
     tally = Tally(RULES)
-    assert list(clean([with_bracket, sentences, sentences], PageRules(), tally)) == [sentences]
+    assert list(clean([PageCleaner(PageRules())([with_bracket, sentences, sentences])], PageRules(), tally)) == [sentences]
 
 
 def test_hash_set_equals_a_python_set():

@@ -3,7 +3,7 @@
 import pytest
 
 from bertfam.data.corpora.c4 import rules
-from bertfam.data.corpora.c4.pages import clean
+from bertfam.data.corpora.c4.pages import PageCleaner, clean
 from bertfam.data.corpora.c4.rules import RULES, PageRules, check_rules
 from bertfam.data.corpora.c4.tally import Tally
 from bertfam.errors import UserError
@@ -14,7 +14,8 @@ GOOD = ["A first sentence stands in this line.", "Is a second one in the next li
 def cleaned(page, **settings):
     """Return the remaining lines and the counts (pages, lines, characters) of each rule that removed any."""
     tally = Tally(RULES)
-    pages = list(clean([page], PageRules(**settings), tally))
+    page_rules = PageRules(**settings)
+    pages = list(clean([PageCleaner(page_rules)([page])], page_rules, tally))
     counts = {rule: (count.pages, count.lines, count.characters) for rule, count in tally.removed.items()}
     return (pages[0] if pages else []), {rule: count for rule, count in counts.items() if any(count)}
 

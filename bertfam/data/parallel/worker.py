@@ -1,6 +1,6 @@
-"""Worker process that tokenises: `python -m bertfam.data.token_cache.worker VOCABULARY`.
+"""Worker process that applies functions to texts: `python -m bertfam.data.parallel.worker`.
 
-It reads pickles (corpus, documents), where None stands for the previous corpus, and answers each with ("block", Block),
+It reads pickles (function, texts), where None stands for the previous function, and answers each with ("result", result),
 ("user_error", line) or ("error", traceback). It exits at the end of its input, which comes when its parent exits for any reason.
 """
 
@@ -18,27 +18,24 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # output printed by imports must not mix with the answers
     try:
-        serve(sys.stdin.buffer, answers, sys.argv[1])
+        serve(sys.stdin.buffer, answers)
     except (EOFError, BrokenPipeError):
         os._exit(0)  # without flushing: nobody reads the rest
 
 
-def serve(requests: Any, answers: Any, vocabulary_folder: str) -> None:
+def serve(requests: Any, answers: Any) -> None:
     """Answer requests; raise EOFError or BrokenPipeError when the parent is gone."""
-    from bertfam.data import vocabularies
-    from bertfam.data.token_cache.tokenize import tokenise
     from bertfam.errors import UserError
     from bertfam.subprocesses import receive, send
 
-    vocabulary = vocabularies.load(vocabulary_folder)
-    corpus: Any = None
+    function: Any = None
     while True:
         request = receive(requests)
         answer: tuple[str, Any]
         try:
-            new_corpus, texts = pickle.loads(request)
-            corpus = new_corpus if new_corpus is not None else corpus
-            answer = ("block", tokenise(corpus, vocabulary, texts))
+            new_function, texts = pickle.loads(request)
+            function = new_function if new_function is not None else function
+            answer = ("result", function(texts))
         except UserError as error:
             answer = ("user_error", str(error))
         except BaseException:  # a panic of a Rust library is a BaseException

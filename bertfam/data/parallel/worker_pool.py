@@ -1,35 +1,39 @@
-"""Tokenisation in worker processes, or in this one; the blocks and their order are the same."""
+"""Functions of batches of text in worker processes, or in this one; the results and their order are the same."""
 
 import contextlib
 import queue
 import signal
 import subprocess
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain, islice
-from pathlib import Path
 from pickle import loads
 from types import TracebackType
+from typing import Any, TypeVar
 
-from bertfam.data.corpora.corpus import Corpus
-from bertfam.data.token_cache import worker
-from bertfam.data.token_cache.build_folder import BuildInterrupted
-from bertfam.data.token_cache.tokenize import Batch, Block, tokenise
-from bertfam.data.vocabularies import Vocabulary
+from bertfam.data.corpora.document_batches import Batch
+from bertfam.data.parallel import worker
 from bertfam.errors import UserError
 from bertfam.subprocesses import command, environment, receive, send
 
 # One thread per worker, as the other cores belong to the other workers.
 _SINGLE = {"TOKENIZERS_PARALLELISM": "false", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
+Result = TypeVar("Result")
+Function = Callable[[list[list[str]]], Result]
+
+
+class WorkerKilled(UserError):
+    """Death of a worker process by a signal."""
+
 
 class WorkerPool:
     """Worker processes that start once there is more than one batch, and end with the context."""
 
-    def __init__(self, processes: int, vocabulary: Vocabulary, folder: Path) -> None:
-        """Create workers for the vocabulary in `folder`; with 0 processes this process tokenises."""
-        self._processes, self._vocabulary, self._folder = processes, vocabulary, folder
+    def __init__(self, processes: int, kind: str) -> None:
+        """Create workers, which messages call by their `kind`; with 0 processes this process does the work."""
+        self._processes, self._kind = processes, kind
         self._all: list[_Worker] = []
         self._idle: queue.Queue[_Worker] = queue.Queue()
         self._threads = ThreadPoolExecutor(max(1, processes))
@@ -42,35 +46,39 @@ class WorkerPool:
             process.end()
         self._threads.shutdown(cancel_futures=True)
 
-    def blocks(self, corpus: Corpus, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Block]]:
-        """Yield batches with their tokens, in order.
+    def results(self, function: Function[Result], batches: Iterator[Batch]) -> Iterator[tuple[Batch, Result]]:
+        """Yield batches with the function of their texts, in order.
+
+        Args:
+          function: a function that can be pickled.
+          batches: the batches.
 
         Raises:
           UserError: if the text is not valid.
-          BuildInterrupted: if a worker was killed.
+          WorkerKilled: if a worker was killed.
         """
         first = list(islice(batches, 2))
         batches = chain(first, batches)
         if not self._processes or len(first) < 2:
             for batch in batches:
-                yield batch, tokenise(corpus, self._vocabulary, batch.texts)
+                yield batch, function(batch.texts)
             return
         while len(self._all) < self._processes:
-            self._all.append(_Worker(self._folder))
+            self._all.append(_Worker(self._kind))
             self._idle.put(self._all[-1])
-        waiting: deque[tuple[Batch, Future[Block]]] = deque()
+        waiting: deque[tuple[Batch, Future[Result]]] = deque()
         for batch in batches:
-            waiting.append((batch, self._threads.submit(self._block, corpus, batch)))
+            waiting.append((batch, self._threads.submit(self._result, function, batch)))
             if len(waiting) > 2 * self._processes:
                 yield waiting[0][0], waiting[0][1].result()
                 waiting.popleft()
         for batch, future in waiting:
             yield batch, future.result()
 
-    def _block(self, corpus: Corpus, batch: Batch) -> Block:
+    def _result(self, function: Function[Result], batch: Batch) -> Result:
         worker = self._idle.get()
         try:
-            return worker.tokenise(corpus, batch.texts)
+            return worker.apply(function, batch.texts)
         finally:
             self._idle.put(worker)
 
@@ -78,36 +86,37 @@ class WorkerPool:
 class _Worker:
     """A process that runs `worker`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
         self._process = subprocess.Popen(
-            command(worker.__name__, str(folder)),
+            command(worker.__name__),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment(**_SINGLE),
         )
-        self._corpus: Corpus | None = None
+        self._function: Function[Any] | None = None
 
-    def tokenise(self, corpus: Corpus, texts: list[list[str]]) -> Block:
+    def apply(self, function: Function[Result], texts: list[list[str]]) -> Result:
         assert self._process.stdin and self._process.stdout
-        new_corpus, self._corpus = None if corpus is self._corpus else corpus, corpus
+        new_function, self._function = None if function is self._function else function, function
         try:
-            send(self._process.stdin, (new_corpus, texts))
+            send(self._process.stdin, (new_function, texts))
             kind, answer = loads(receive(self._process.stdout))
         except (EOFError, OSError):
             raise self._exit_error() from None
         if kind == "user_error":
             raise UserError(answer)
         if kind == "error":
-            raise RuntimeError(f"in a tokenisation worker:\n{answer}")
+            raise RuntimeError(f"in a {self._kind} worker:\n{answer}")
         return answer
 
     def _exit_error(self) -> Exception:
         status = self._process.wait()
         if status >= 0:
-            return RuntimeError(f"a tokenisation worker exited with status {status}")
-        return BuildInterrupted(
-            f"a tokenisation worker was killed ({signal.Signals(-status).name}), perhaps because memory ran out: run the same "
-            "command again with fewer --processes to resume"
+            return RuntimeError(f"a {self._kind} worker exited with status {status}")
+        return WorkerKilled(
+            f"a {self._kind} worker was killed ({signal.Signals(-status).name}), perhaps because memory ran out: run the same "
+            "command again with fewer --processes"
         )
 
     def end(self) -> None:
