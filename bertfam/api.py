@@ -1,6 +1,6 @@
 """Python API: trained or imported models with their vocabularies, to apply and to generate text with."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertfam.call_arguments import check_list, check_path, check_text, check_whole_number, describe
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.decoding.end_tokens import end_tokens, end_tokens_of_folder
 from bertfam.decoding.generate import Text, generate
@@ -23,6 +24,9 @@ from bertfam.models.electra import replaced_token_head
 from bertfam.models.encoder import EncoderConfig, MaskedLmConfig, hidden_to_predict, pooler, sentence_head, word_table
 from bertfam.models.language_model import LanguageModelConfig, encode, logits, word_embeddings
 from bertfam.storage.paths import to_path
+from bertfam.suggest import did_you_mean
+
+_INTERMEDIATES = ("hidden_states", "attention_probs", "cross_attention_probs")
 
 
 @dataclass(frozen=True)
@@ -147,7 +151,7 @@ class LanguageModel:
     def generate(
         self,
         prompts: Sequence[str] | Sequence[np.ndarray],
-        strategy: Strategy = Greedy(),  # noqa: B008 - frozen
+        strategy: Strategy | str = Greedy(),  # noqa: B008 - frozen
         limits: Limits = Limits(),  # noqa: B008
         **options: Any,
     ) -> list[list[Text]]:
@@ -285,10 +289,14 @@ def _check_tokens(tokens: Any, vocabulary: Vocabulary, name: str = "tokens") -> 
 
 
 def _names(collect: Collection[str]) -> tuple[str, ...]:
-    """Return the intermediates to collect, sorted; raise UserError for a string, which would be a collection of its letters."""
-    if isinstance(collect, str):
-        raise UserError(f"collect is a list of names: write [{collect!r}]")
-    return tuple(sorted(collect))
+    """Return the intermediates to collect, sorted; raise UserError if there are none of these names."""
+    # The order of a set does not matter.
+    names = check_list(sorted(collect, key=str) if isinstance(collect, Set) else collect, "collect", "names")
+    for name in names:
+        if name not in _INTERMEDIATES:
+            fix = did_you_mean(name, _INTERMEDIATES) if isinstance(name, str) else ""
+            raise UserError(f"collect names {describe(name)}, which is not one of {', '.join(_INTERMEDIATES)}{fix}")
+    return tuple(sorted(names))
 
 
 def _check_shape(value: Any, name: str, tokens: jax.Array, most: int | None = None) -> jax.Array:
@@ -350,10 +358,13 @@ def load(path: str | Path, *, step: int | None = None, network: str | None = Non
         encoder of an encoder-decoder alone; None: the first, or all of an encoder-decoder.
 
     Raises:
-      UserError: the folder is neither of the two, is incomplete, or has no such network.
+      UserError: the folder is neither of the two, is incomplete, or has no such network; or an argument has another type.
     """
     from bertfam.training.trained_networks import read_network
 
+    _check_folder(path, step)
+    if network is not None:
+        check_text(network, "network")
     return _make_model(path, *read_network(path, step=step, network=network))
 
 
@@ -364,8 +375,18 @@ def load_networks(path: str | Path, *, step: int | None = None, average: bool = 
     """
     from bertfam.training.trained_networks import read_networks
 
+    _check_folder(path, step)
+    if not isinstance(average, bool):
+        raise UserError(f"average must be True or False, not {describe(average)}")
     networks = read_networks(path, step=step, average=average)
     return {name: _make_model(path, *network) for name, network in networks.items()}
+
+
+def _check_folder(path: Any, step: Any) -> None:
+    """Raise UserError if the arguments are no path and no step."""
+    check_path(path, "path")
+    if step is not None:
+        check_whole_number(step, "step")
 
 
 def _make_model(path: str | Path, config: Any, params: dict[str, Any], vocabulary: Vocabulary) -> Model | LanguageModel:

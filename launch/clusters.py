@@ -44,5 +44,5 @@ def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[argpar
         for flag in ("slice", "image"):
             if not getattr(options, flag):
                 parser.error(f"create requires --{flag}")
-        common.check_command(parser, command)
+        common.check_command(parser, command, slices.alone(parser, options.slice))
     return options, command

@@ -29,6 +29,10 @@ RESTART_REASONS = {  # exit statuses after which a run is restarted
     LOST: "lost one of its processes",
 }
 _TRAININGS = ("pretrain", "distill")  # commands that launchers are for
+_IN_ONE_PROCESS = (  # the others, except replay, which several processes may run
+    *("cache", "check", "checkpoints", "clean", "configs", "encode", "evaluate", "explain", "export", "fill", "generate"),
+    *("import", "plan", "preview", "vocab"),
+)
 _DASH = "[-\u2010-\u2015\u2212]"  # also those that web pages and word processors write in place of -
 _FLAG = re.compile(rf"(?P<dashes>{_DASH}{{1,2}})(?P<name>[A-Za-z](?:\w|{_DASH})*)(?==|\Z)")  # not of gin: --gin.NAME
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # accepted by Google Cloud, Kubernetes and XPK
@@ -100,25 +104,41 @@ def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[argpar
     return parser.parse_args(words[:cut]), list(words[cut + 1 :])
 
 
-def check_command(parser: argparse.ArgumentParser, command: Sequence[str]) -> None:
-    """Exit with an error if the command is empty, or a training of bertfam that every machine would refuse.
+def check_command(parser: argparse.ArgumentParser, command: Sequence[str], alone: str | None = None) -> None:
+    """Exit with an error if the command is empty, or one of bertfam that every process would refuse, or would run in full.
 
     Only the names of flags are looked at, which are letters, digits and _, and --model_dir, without which nothing is trained.
+
+    Args:
+      parser: parser of the launcher.
+      command: words of the command.
+      alone: advice for commands that run in one process; None if only one is started, to which no flags are added.
     """
     if not command:
         parser.error("no command: write it after --")
-    if command[0] in _TRAININGS:
+    if command[0] in (*_TRAININGS, *_IN_ONE_PROCESS):
         parser.error(f"{command[0]} is a command of bertfam: write -- bertfam {command[0]}")
-    if Path(command[0]).name != "bertfam" or command[1:2] not in [[name] for name in _TRAININGS]:
-        return
-    flags = [(match["dashes"], match["name"]) for text in command[2:] if (match := _FLAG.match(text))]
+    name, *words = _words_of_bertfam(command) or [""]
+    flags = [(match["dashes"], match["name"]) for text in words if (match := _FLAG.match(text))]
     if ("--", "help") in flags or ("-", "h") in flags:
+        return
+    if name in _IN_ONE_PROCESS and alone is not None:
+        parser.error(f"bertfam {name} runs in one process: {alone}")
+    if name not in _TRAININGS:
         return
     for dashes, flag in flags:
         if (right := "--" + re.sub(_DASH, "_", flag)) != dashes + flag:
-            parser.error(f"{dashes}{flag} is no flag of bertfam {command[1]}: write {right}")
+            parser.error(f"{dashes}{flag} is no flag of bertfam {name}: write {right}")
     if ("--", "model_dir") not in flags:
-        parser.error(f"bertfam {command[1]} requires --model_dir=DIR")
+        parser.error(f"bertfam {name} requires --model_dir=DIR")
+
+
+def _words_of_bertfam(command: Sequence[str]) -> list[str]:
+    """Return the command of bertfam and its flags; [] for another program."""
+    if Path(command[0]).name == "bertfam":
+        return list(command[1:])
+    is_module = Path(command[0]).name.startswith("python") and list(command[1:3]) == ["-m", "bertfam"]
+    return list(command[3:]) if is_module else []
 
 
 def add_dry_run(parser: argparse.ArgumentParser) -> None:

@@ -62,7 +62,7 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     )
     common.add_dry_run(parser)
     options, command = common.parse(parser, words)
-    common.check_command(parser, command)
+    common.check_command(parser, command, f"run it without {parser.prog}")
     return options, command
 
 

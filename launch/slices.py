@@ -62,6 +62,13 @@ class Slice:
         return "x".join(str(2 ** ((doublings + axis) // dimensions)) for axis in range(dimensions))
 
 
+def alone(parser: argparse.ArgumentParser, given: Slice) -> str | None:
+    """Return the advice for commands that run in one process; None on one machine."""
+    if given.count * given.hosts == 1:
+        return None
+    return f"run it without {parser.prog}, or on a --slice of one machine, such as v5e-8"
+
+
 def slice_name(text: str) -> Slice:
     """Parse the name of slices: v5e-16, 2xv5p-128 or v5litepod-16 (v4 and v5p count TensorCores, two per chip)."""
     match = re.fullmatch(r"(?:([1-9]\d*)x)?(\w+)-(\d+)", text)

@@ -80,7 +80,10 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--xla_flags", action="store_true", help="set the compiler flags for GPUs of launch/xla_flags.py")
     common.add_dry_run(parser)
     options, command = common.parse(parser, words)
-    common.check_command(parser, command)
+    is_alone = options.nodes * options.gpus_per_node == 1
+    common.check_command(
+        parser, command, None if is_alone else f"run it without {parser.prog}, or give --nodes=1 --gpus_per_node=1"
+    )
     for flag in options.sbatch:
         if not flag.startswith("-"):
             parser.error(f"--sbatch={flag} is not a flag of sbatch: write --sbatch=--{flag}")

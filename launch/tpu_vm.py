@@ -85,7 +85,7 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
         if options.action in actions and not getattr(options, flag):
             parser.error(f"{options.action} requires --{flag}")
     if options.action in ("train", "run"):
-        common.check_command(parser, command)
+        common.check_command(parser, command, slices.alone(parser, options.slice))
     for word in options.copy:
         path = pathlib.Path(word)
         if path.is_absolute() or ".." in path.parts or not path.parts:

@@ -21,7 +21,7 @@ MAX_FOLDER_MODULES = 15
 LEVELS = (
     ("errors", "interrupts", "features", "moved", "plurals", "subprocesses", "suggest", "version"),
     ("storage",),
-    ("arguments", "environment", "kernels"),
+    ("arguments", "call_arguments", "environment", "kernels"),
     ("layers",),
     ("corruption", "models", "sharding"),
     ("config",),

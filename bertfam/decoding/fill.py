@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
+from bertfam.call_arguments import check_texts, check_whole_number
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
 from bertfam.models.encoder import MaskedLmConfig
@@ -91,14 +92,17 @@ def fill(model: TrainedEncoder, texts: Sequence[str], top_k: int = 5) -> list[li
     Args:
       model: a model with a masked-language-model head.
       texts: texts with at least one literal [MASK], or the vocabulary's own spelling of it.
-      top_k: number of candidates for each mask.
+      top_k: number of candidates for each mask, at least 1.
 
     Returns:
       the masks of each text, in order.
 
     Raises:
-      UserError: if the model has no such head, or a text has no mask or is too long.
+      UserError: if the model has no such head, a text has no mask or is too long, or an argument has another type.
     """
+    texts = check_texts(texts, "texts")
+    if check_whole_number(top_k, "top_k") < 1:
+        raise UserError(f"top_k is {top_k}, and must be at least 1")
     if "mlm_head" not in model.params and "rtd_head" in model.params:
         raise UserError(
             "the model is a discriminator, which detects replaced tokens and predicts none, so it cannot fill; give "
@@ -107,7 +111,7 @@ def fill(model: TrainedEncoder, texts: Sequence[str], top_k: int = 5) -> list[li
     if "mlm_head" not in model.params:
         raise UserError("the model has no masked-language-model head, so it cannot fill; it was imported or exported without one")
     encoded = [check(model, text) for text in texts]
-    length = min(-(-max(map(len, encoded)) // _MULTIPLE) * _MULTIPLE, model.config.max_length)
+    length = min(-(-max(map(len, encoded), default=0) // _MULTIPLE) * _MULTIPLE, model.config.max_length)
     results = []
     for tokens in encoded:
         row = np.full((1, length), model.vocabulary.token_ids.pad, np.int32)

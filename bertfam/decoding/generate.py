@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertfam.call_arguments import check_list, check_whole_number, describe
 from bertfam.corruption import keys
 from bertfam.decoding.decode import decode
-from bertfam.decoding.prompts import PromptFormat, TrainedModel, prompt_format
+from bertfam.decoding.prompts import PromptFormat, TrainedModel, check_prompt, prompt_format
 from bertfam.decoding.stepper import Decoded
-from bertfam.decoding.strategies import BeamSearch, Greedy, Limits, Sample, Strategy
+from bertfam.decoding.strategies import BeamSearch, Greedy, Limits, Sample, Strategy, resolve
 from bertfam.errors import UserError
 from bertfam.layers.execution import Execution
 from bertfam.models.language_model import init_language_model
@@ -54,7 +55,7 @@ class Text:
 def generate(
     model: TrainedModel,
     prompts: Sequence[str] | Sequence[np.ndarray],
-    strategy: Strategy = Greedy(),  # noqa: B008 - frozen
+    strategy: Strategy | str = Greedy(),  # noqa: B008 - frozen
     limits: Limits = Limits(),  # noqa: B008
     *,
     texts: int = 1,
@@ -70,7 +71,8 @@ def generate(
       model: see `bertfam.api.load`.
       prompts: texts, in which an exactly spelt control piece is the control token, or tokens int[length], which are used
         unchanged. An empty prompt makes a causal LM begin a text.
-      strategy: `Greedy`, `Sample` or `BeamSearch`.
+      strategy: `Greedy`, `Sample` or `BeamSearch`; or the name of a preset of `bertfam generate --strategy`: "greedy", "beam"
+        (5 beams, and no 2-gram twice unless `limits` states another length) or "sample" (top_k=50, top_p=0.95).
       limits: bounds on the texts.
       texts: number of texts for each prompt; at most its beams for a beam search, one for `Greedy`.
       batch_size: prompts in a batch; with a mesh, rounded up to a multiple of its batch shards.
@@ -81,12 +83,14 @@ def generate(
       the texts of each prompt, the best first; fewer than `texts` only where a search finds fewer of a probability above 0.
 
     Raises:
-      UserError: a prompt leaves no room for `limits.max_new_tokens`, the strategy has fewer than `texts` texts, or the model's
-        logits are not numbers.
+      UserError: an argument has another type, a prompt leaves no room for `limits.max_new_tokens`, the strategy has fewer than
+        `texts` texts, or the model's logits are not numbers.
     """
-    _check(strategy, texts, batch_size)
+    strategy, limits = resolve(strategy, limits)
+    _check(strategy, texts, batch_size, mesh, execution)
+    checked = _check_prompts(prompts, model)
     form = prompt_format(model.config)
-    encoded = [form.encode(model, prompt, limits) for prompt in prompts]
+    encoded = [form.encode(model, prompt, limits) for prompt in checked]
     # Rows of a batch are of similar length.
     order = sorted(range(len(encoded)), key=lambda place: len(encoded[place]))
     rows = max(1, min(batch_size, len(encoded)))
@@ -126,7 +130,7 @@ def generate(
             decoded = jax.tree.map(np.asarray, decoded)
             for row, place in enumerate(places):
                 own = jax.tree.map(lambda leaf, at=row: leaf[at], decoded)
-                found[place] = _texts(model, form, prompts[place], encoded[place], own)
+                found[place] = _texts(model, form, checked[place], encoded[place], own)
     return [found[place] for place in range(len(encoded))]
 
 
@@ -140,7 +144,18 @@ def _on(mesh: jax.sharding.Mesh | None) -> Iterator[None]:
         yield
 
 
-def _check(strategy: Strategy, texts: int, batch_size: int) -> None:
+def _check_prompts(prompts: Any, model: TrainedModel) -> list[str | np.ndarray]:
+    given = check_list(prompts, "prompts", "texts, or of arrays of token ids")
+    return [check_prompt(prompt, f"prompts[{place}]", model.vocabulary) for place, prompt in enumerate(given)]
+
+
+def _check(strategy: Strategy, texts: int, batch_size: int, mesh: Any, execution: Any) -> None:
+    check_whole_number(texts, "texts")
+    check_whole_number(batch_size, "batch_size")
+    if not isinstance(mesh, jax.sharding.Mesh | None):
+        raise UserError(f"mesh must be a jax.sharding.Mesh, as of MeshShape(...).build(), or None, not {describe(mesh)}")
+    if not isinstance(execution, Execution):
+        raise UserError(f"execution must be Execution(...), not {describe(execution)}")
     if texts < 1 or batch_size < 1:
         raise UserError(f"{texts} texts of each prompt and batches of {batch_size}: both must be at least 1")
     if isinstance(strategy, Greedy) and texts > 1:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from typing_extensions import override
 
+from bertfam.call_arguments import check_text, check_token_ids, describe
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.decoding.decode import Source
@@ -118,7 +119,7 @@ class CausalLmPrompts(PromptFormat):
         if isinstance(prompt, str):
             tokens, begins = model.vocabulary.encode_prompt(prompt, frame=False).ids, model.config.start is not None
         else:
-            tokens, begins, prompt = np.asarray(prompt, np.int32), False, model.vocabulary.decode(prompt)
+            tokens, begins, prompt = prompt, False, model.vocabulary.decode(prompt)
         if (begins or not len(tokens)) and model.ends.start is not None:
             tokens = np.append(np.int32(model.ends.start), tokens)
         _check_not_empty(tokens)
@@ -181,7 +182,7 @@ class EncoderDecoderPrompts(PromptFormat):
         if isinstance(prompt, str):
             tokens = model.vocabulary.encode_prompt(prompt, frame=True).ids
         else:
-            tokens, prompt = np.asarray(prompt, np.int32), model.vocabulary.decode(prompt)
+            tokens, prompt = prompt, model.vocabulary.decode(prompt)
         _check_not_empty(tokens)
         if model.ends.start is None:
             raise UserError("the vocabulary has no start token for the decoder: choose another vocabulary")
@@ -234,6 +235,28 @@ _FORMATS: Mapping[Kind, PromptFormat] = {"decoder": CausalLmPrompts(), "encoder_
 def prompt_format(config: LanguageModelConfig) -> PromptFormat:
     """Return the format of a model's prompts."""
     return _FORMATS[config.kind]
+
+
+def check_prompt(prompt: Any, name: str, vocabulary: Vocabulary) -> str | np.ndarray:
+    """Return a prompt, a text or tokens int32[length].
+
+    Args:
+      prompt: the prompt.
+      name: its name in messages.
+      vocabulary: vocabulary of the tokens.
+
+    Raises:
+      UserError: it is neither a text nor an array of ids of the vocabulary.
+    """
+    if isinstance(prompt, (str, bytes)):
+        return check_text(prompt, name)
+    if isinstance(prompt, (int, np.integer)):
+        raise UserError(
+            f"{name} is {prompt}, and must be a text or an array of token ids: write [[{prompt}, ...]] for one prompt"
+        )
+    if prompt is None or np.asarray(prompt, object).ndim == 0:
+        raise UserError(f"{name} must be a text or an array of token ids, not {describe(prompt)}")
+    return check_token_ids(prompt, name, vocabulary.size)
 
 
 def _check_not_empty(tokens: np.ndarray) -> None:

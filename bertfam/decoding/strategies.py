@@ -1,10 +1,12 @@
 """Decoding strategies and limits: frozen values, which are static arguments of the compiled loops."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from bertfam.call_arguments import check_number, check_whole_number, describe
 from bertfam.errors import UserError
+from bertfam.suggest import did_you_mean
 
 EarlyStopping = Literal[False, True, "never"]
 
@@ -25,7 +27,7 @@ class Sample:
       seed: the same prompt, number of the text and seed give the same text, alone, in a batch and on any mesh.
 
     Raises:
-      UserError: a value leaves no token to draw.
+      UserError: a value leaves no token to draw, or is no number.
     """
 
     temperature: float = 1.0
@@ -34,6 +36,10 @@ class Sample:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_number(self.temperature, "temperature")
+        check_whole_number(self.top_k, "top_k")
+        check_number(self.top_p, "top_p")
+        check_whole_number(self.seed, "seed")
         if not 0 < self.temperature < math.inf:
             raise UserError(
                 f"temperature {self.temperature} must be above 0 and finite; for the likeliest token use the strategy greedy"
@@ -59,7 +65,8 @@ class BeamSearch:
         these if it ended now. "never": stop when no open text can become better, however long it grows.
 
     Raises:
-      UserError: there is no beam, `length_penalty` is not a finite number, or `early_stopping` is unknown.
+      UserError: `beams` is no whole number of at least 1, `length_penalty` is not a finite number, or `early_stopping` is
+        unknown.
     """
 
     beams: int = 5
@@ -67,6 +74,8 @@ class BeamSearch:
     early_stopping: EarlyStopping = False
 
     def __post_init__(self) -> None:
+        check_whole_number(self.beams, "beams")
+        check_number(self.length_penalty, "length_penalty")
         if self.beams < 1:
             raise UserError(f"beams {self.beams} must be at least 1")
         if not math.isfinite(self.length_penalty):
@@ -89,7 +98,7 @@ class Limits:
         no other penalty on repetition.
 
     Raises:
-      UserError: no text can satisfy the numbers.
+      UserError: no text can satisfy the numbers, or they are no whole numbers.
     """
 
     max_new_tokens: int = 40
@@ -97,6 +106,8 @@ class Limits:
     no_repeat_ngrams: int = 0
 
     def __post_init__(self) -> None:
+        for name in ("max_new_tokens", "min_new_tokens", "no_repeat_ngrams"):
+            check_whole_number(getattr(self, name), name)
         if self.max_new_tokens < 1:
             raise UserError(f"max_new_tokens {self.max_new_tokens} must be at least 1")
         if self.min_new_tokens < 0 or self.no_repeat_ngrams < 0:
@@ -118,3 +129,25 @@ PRESETS = {
     "beam": Preset(BeamSearch(beams=5), no_repeat_ngrams=2),
     "sample": Preset(Sample(top_k=50, top_p=0.95)),
 }
+
+
+def resolve(strategy: Strategy | str, limits: Limits) -> tuple[Strategy, Limits]:
+    """Return the strategy and the limits, with those of the preset if the strategy is a preset's name.
+
+    Raises:
+      UserError: there is no such preset, or a value is no strategy or no limits.
+    """
+    if not isinstance(limits, Limits):
+        raise UserError(f"limits must be Limits(...), such as Limits(max_new_tokens=60), not {describe(limits)}")
+    if isinstance(strategy, str):
+        if strategy not in PRESETS:
+            names = ", ".join(map(repr, PRESETS))
+            raise UserError(f"strategy {strategy!r} is not one of {names}{did_you_mean(strategy, PRESETS)}")
+        preset = PRESETS[strategy]
+        return preset.strategy, replace(limits, no_repeat_ngrams=limits.no_repeat_ngrams or preset.no_repeat_ngrams)
+    if not isinstance(strategy, Strategy):
+        raise UserError(
+            f"strategy must be Greedy(), Sample(...) or BeamSearch(...), or one of the names {', '.join(map(repr, PRESETS))}, "
+            f"not {describe(strategy)}"
+        )
+    return strategy, limits

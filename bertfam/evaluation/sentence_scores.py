@@ -46,8 +46,10 @@ def scorer(networks: Mapping[str, Model | LanguageModel]) -> Scorer:
     """Create the scorer of the first network that supports it: a causal LM, an encoder-decoder, or an encoder with an MLM head.
 
     Raises:
-      UserError: none can.
+      UserError: none can, or one model is given in place of the networks by name.
     """
+    if isinstance(networks, Model | LanguageModel):
+        raise UserError("networks are models by name, as of load_networks: write {'model': model} for one model")
     for model in networks.values():
         if isinstance(model, LanguageModel):
             return _SCORERS[model.config.kind](model)

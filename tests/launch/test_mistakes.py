@@ -1,9 +1,12 @@
 """Mistakes in the flags of a launcher, each reported in one line before anything runs."""
 
+import importlib
 import re
 
 import pytest
 from fake_cloud import LAUNCH
+
+from bertfam.cli import COMMANDS
 
 COMMAND = ["--", "bertfam", "pretrain", "--model_dir=model"]
 TRAIN = ["/opt/venv/bin/bertfam", "pretrain"]
@@ -73,6 +76,22 @@ SIZES = "v6e-1, v6e-4, v6e-8, v6e-16, v6e-32, v6e-64, v6e-128, v6e-256"
             "distill is a command of bertfam: write -- bertfam distill",
         ),
         (
+            ["local.py", "--processes=1", "--", "/opt/venv/bin/python3", "-m", "bertfam", "export", "--model_dir=m"],
+            "bertfam export runs in one process: run it without launch/local.py",
+        ),
+        (
+            ["slurm.py", "bert", "--dry_run", "--", "bertfam", "evaluate", "--model_dir=m"],
+            "bertfam evaluate runs in one process: run it without launch/slurm.py, or give --nodes=1 --gpus_per_node=1",
+        ),
+        (
+            ["tpu_vm.py", "run", *VM, "--slice=v5e-16", "--", "bertfam", "vocab", "--size=9"],
+            "bertfam vocab runs in one process: run it without launch/tpu_vm.py, or on a --slice of one machine, such as v5e-8",
+        ),
+        (
+            ["gke.py", "create", "bert", "--slice=2xv5e-8", "--image=i", "--", "bertfam", "cache"],
+            "bertfam cache runs in one process: run it without launch/gke.py, or on a --slice of one machine, such as v5e-8",
+        ),
+        (
             ["slurm.py", "bert", "--nodes=2", "--nodes", "3", *COMMAND],
             "--nodes=2 and --nodes=3: the flag has one value; give it once",
         ),
@@ -106,13 +125,27 @@ def test_missing_program_is_reported(cloud):
     [
         [*TRAIN, "--help"],
         [*TRAIN, "--model_dir", "m", "--gin.a-b/Stage.steps=3", "--gin.X='--a-b'", "-"],
-        ["bertfam", "evaluate", "--model_dir=m", "--x-y"],
+        ["bertfam", "evaluate", "--help"],
+        ["bertfam", "replay", "--model_dir=m", "--x-y"],
+        ["bertfam", "--version"],
         ["python", "my-program.py", "--model-dir=m"],
     ],
 )
 def test_other_commands_are_passed_on(cloud, words):
     process = cloud.launch("slurm.py", "bert", "--dry_run", "--", *words)
     assert (process.returncode, process.stderr) == (0, "")
+
+
+def test_commands_in_one_process_are_passed_on_to_one(cloud):
+    for words in (["slurm.py", "bert", "--gpus_per_node=1"], ["gke.py", "create", "bert", "--slice=v5e-8", "--image=i"]):
+        process = cloud.launch(*words, "--dry_run", "--", "bertfam", "export", "--model_dir=m")
+        assert (process.returncode, process.stderr) == (0, "") and "export" in process.stdout
+
+
+def test_every_command_is_known_to_the_launchers(monkeypatch):
+    monkeypatch.syspath_prepend(LAUNCH)
+    common = importlib.import_module("common")
+    assert {*common._TRAININGS, *common._IN_ONE_PROCESS, "replay"} == set(COMMANDS)
 
 
 @pytest.mark.parametrize("script", ["local.py", "tpu_vm.py", "gke.py", "slurm.py", "xpk.py"])

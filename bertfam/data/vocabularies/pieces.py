@@ -2,10 +2,11 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
+from bertfam.call_arguments import check_list, check_texts, check_whole_number
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.vocabularies.layouts import Layout
 from bertfam.errors import UserError
@@ -68,7 +69,7 @@ class Pieces:
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Return the piece of each id."""
-        return [self._pieces[self._check(id)] for id in ids]
+        return [self._pieces[id] for id in self._checked(ids)]
 
     def occurs(self, id: int) -> bool:
         """Return whether rows of text hold an id besides their padding, see `Vocabulary.occurs`."""
@@ -77,10 +78,19 @@ class Pieces:
         is_text = id < self.size and id not in (*tokens.special, *tokens.sentinels)
         return is_text or id in used or self.layout.padding_side != "right"
 
-    def _check(self, id: int) -> int:
-        if not 0 <= id < self.size:
-            raise ValueError(f"id {id} is outside the vocabulary of {self.size} pieces")
-        return int(id)
+    def _checked(self, ids: Iterable[int]) -> list[int]:
+        """Return the ids; raise UserError if they are no ids of the vocabulary."""
+        numbers = [check_whole_number(id, "an id") for id in check_list(ids, "ids", "whole numbers")]
+        if (wrong := next((id for id in numbers if not 0 <= id < self.size), None)) is not None:
+            raise UserError(f"id {wrong} is outside the vocabulary of {self.size} pieces")
+        return numbers
+
+
+def checked_texts(texts: Any) -> list[str]:
+    """Return the texts to encode as a list; raise UserError if they are no list of texts."""
+    found = texts if isinstance(texts, list) else check_list(texts, "texts")
+    # The set is a fast path for the millions of texts of a corpus.
+    return found if {str}.issuperset(map(type, found)) else check_texts(found, "texts")
 
 
 def is_ideograph(character: str) -> bool:

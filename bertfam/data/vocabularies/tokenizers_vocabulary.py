@@ -11,10 +11,11 @@ from tokenizers import Encoding as TokenizersEncoding
 from tokenizers import Tokenizer
 from tokenizers.processors import PostProcessor, TemplateProcessing
 
+from bertfam.call_arguments import check_text
 from bertfam.data.vocabularies.added_pieces import AddedPiece
 from bertfam.data.vocabularies.huggingface_files import write_files
 from bertfam.data.vocabularies.layouts import Layout
-from bertfam.data.vocabularies.pieces import Pieces
+from bertfam.data.vocabularies.pieces import Pieces, checked_texts
 from bertfam.data.vocabularies.vocabulary import Encoding
 from bertfam.storage.paths import to_path
 
@@ -49,20 +50,20 @@ class TokenizersVocabulary(Pieces, ABC):
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Encode running texts, int32[length] each, without control ids and frame."""
-        encodings = self._running.encode_batch_fast(list(texts), add_special_tokens=False)
+        encodings = self._running.encode_batch_fast(checked_texts(texts), add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
     def encode(self, text: str) -> Encoding:
         """Encode one running text, with pieces and offsets."""
-        return self._encoding(self._running.encode(text, add_special_tokens=False))
+        return self._encoding(self._running.encode(check_text(text, "text"), add_special_tokens=False))
 
     def encode_prompt(self, text: str, *, frame: bool = True) -> Encoding:
         """Encode one text in the layout's frame; an exactly typed control piece becomes the control token."""
-        return self._encoding(self._prompts.encode(text, add_special_tokens=frame))
+        return self._encoding(self._prompts.encode(check_text(text, "text"), add_special_tokens=frame))
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
         """Decode ids to text; `skip_special` leaves out control tokens and unknowns."""
-        return self._prompts.decode([self._check(id) for id in ids], skip_special_tokens=skip_special)
+        return self._prompts.decode(self._checked(ids), skip_special_tokens=skip_special)
 
     def save(
         self, directory: str | os.PathLike[str], *, model_max_length: int | None = None, before: Sequence[str] | None = None

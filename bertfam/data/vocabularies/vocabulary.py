@@ -32,7 +32,8 @@ class Encoding:
 class Vocabulary(Protocol):
     """Map between text and ids, with two encoders over the same pieces: running text, and prompts.
 
-    Running text never gives control ids: a typed "[MASK]" is ordinary text. In prompts it is the control token.
+    Running text never gives control ids: a typed "[MASK]" is ordinary text. In prompts it is the control token. What is no text,
+    no list of texts or no id is refused by a UserError.
     """
 
     @property

@@ -199,7 +199,7 @@ def test_special_ids_are_fixed():
     assert trained.encode_batch([]) == [] and trained.encode_batch(["the"])[0].dtype == np.int32
     assert trained.pieces(trained.encode_batch(["the cat"])[0]) == ["the", "cat"]
     assert trained.decode(trained.encode_batch(["The cats, sat."])[0]) == "the cats, sat [UNK]"
-    with pytest.raises(ValueError, match="id 60 is outside the vocabulary of 60"):
+    with pytest.raises(UserError, match="id 60 is outside the vocabulary of 60"):
         trained.decode([60])
 
 

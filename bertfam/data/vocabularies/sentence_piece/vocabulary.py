@@ -13,10 +13,11 @@ import numpy as np
 from sentencepiece import SentencePieceProcessor
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
+from bertfam.call_arguments import check_text
 from bertfam.data.vocabularies.added_pieces import with_stated
 from bertfam.data.vocabularies.huggingface_files import GENERIC_CLASS, read_config, write_files
 from bertfam.data.vocabularies.layouts import LAYOUTS, Layout, find_layout, sentinel_pieces
-from bertfam.data.vocabularies.pieces import Pieces, is_ideograph
+from bertfam.data.vocabularies.pieces import Pieces, checked_texts, is_ideograph
 from bertfam.data.vocabularies.sentence_piece.model_file import (
     CONTROL,
     UNKNOWN,
@@ -162,7 +163,8 @@ class SentencePiece(Pieces):
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Encode running texts, int32[length] each, without control ids and frame."""
-        cleaned = list(texts) if self.cleaning is None else [self.cleaning.clean(text)[0] for text in texts]
+        texts = checked_texts(texts)
+        cleaned = texts if self.cleaning is None else [self.cleaning.clean(text)[0] for text in texts]
         return [np.array(ids, np.int32) for ids in self._running.encode(cleaned, out_type=int)]
 
     def encode(self, text: str) -> Encoding:
@@ -180,7 +182,7 @@ class SentencePiece(Pieces):
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
         """Decode ids to text, with spaces around control pieces; `skip_special` leaves out control tokens and unknowns."""
-        kept = [self._check(id) for id in ids]
+        kept = self._checked(ids)
         if skip_special:
             special = {*self.token_ids.special, *self.token_ids.sentinels}
             kept = [id for id in kept if id not in special]
@@ -223,6 +225,7 @@ class SentencePiece(Pieces):
         self, processor: SentencePieceProcessor, text: str, untouched: re.Pattern[str] | None = None
     ) -> list[tuple[int, int, int]]:
         """Split a text; return id, start and end in the text of each piece."""
+        text = check_text(text, "text")
         cleaned, spans = (text, None) if self.cleaning is None else self.cleaning.clean(text, untouched)
         pieces = processor.encode(cleaned, out_type="immutable_proto").pieces
         rows = [(piece.id, piece.begin, piece.end) for piece in pieces]
