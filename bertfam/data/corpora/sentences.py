@@ -5,8 +5,9 @@ sentences within names such as "tf.DType", and panics at wide spaces before a fu
 of bertfam.
 """
 
+import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from bertfam.errors import UserError
 
@@ -81,13 +82,19 @@ def _stripped(text: str) -> list[str]:
 
 def _pieces(text: str, language: str) -> Iterator[str]:
     """Yield the text cut at the ends of sentencex's sentences."""
-    from sentencex import segment
-
     end = 0
     # sentencex counts each space before a full stop as one byte, and panics within a wider one.
-    for piece in segment(language, _WIDE_SPACE.sub(" ", text)):
+    for piece in _segment()(language, _WIDE_SPACE.sub(" ", text)):
         begin, end = end, end + len(piece)
         yield text[begin:end]
+
+
+@functools.cache
+def _segment() -> Callable[[str, str], list[str]]:
+    """Return sentencex's function, which is imported when it is first used."""
+    from sentencex import segment
+
+    return segment
 
 
 def _unquoted(sentence: str, language: str) -> list[str]:

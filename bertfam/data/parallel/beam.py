@@ -88,7 +88,7 @@ def parts_folder(output: Path, fingerprint: Mapping[str, Any]) -> Iterator[Path]
     """
     if is_remote(output):
         raise UserError(f"--output={output}: the workers of Beam write beside it; name a path of a file system that they share")
-    folder, is_interrupted = partial_folder(output), False
+    folder, is_interrupted = partial_folder(output.absolute()), False
     with locks.hold(folder, seconds=None, named=output):
         record = folder / "fingerprint.json"
         expected = json.dumps(fingerprint)

@@ -87,9 +87,9 @@ def _encoded(vocabulary: Vocabulary, sentences: list[str]) -> tuple[np.ndarray, 
     dtype = token_dtype(vocabulary)
     tokens, lengths = [np.zeros(0, dtype)], [np.zeros(0, np.int64)]
     for batch in _slices(sentences):
-        encoded = vocabulary.encode_batch(batch)
-        tokens.append(np.concatenate(encoded).astype(dtype))
-        lengths.append(np.array([len(ids) for ids in encoded], np.int64))
+        ids, sizes = vocabulary.encode_flat(batch)
+        tokens.append(ids.astype(dtype))
+        lengths.append(sizes)
     return np.concatenate(tokens), np.concatenate(lengths)
 
 

@@ -118,3 +118,8 @@ def _token_ids(
         starts_word=starts_word,
         **{name: None if piece is None else ids[piece] for name, piece in roles.items()},
     )
+
+
+def flat(encoded: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the concatenated ids int32[tokens] of texts, and the number of ids of each int64[texts]."""
+    return np.concatenate([np.zeros(0, np.int32), *encoded]), np.array([len(ids) for ids in encoded], np.int64)

@@ -15,7 +15,7 @@ from bertfam.call_arguments import check_text
 from bertfam.data.vocabularies.added_pieces import AddedPiece
 from bertfam.data.vocabularies.huggingface_files import write_files
 from bertfam.data.vocabularies.layouts import Layout
-from bertfam.data.vocabularies.pieces import Pieces, checked_texts
+from bertfam.data.vocabularies.pieces import Pieces, checked_texts, flat
 from bertfam.data.vocabularies.vocabulary import Encoding
 from bertfam.storage.paths import to_path
 
@@ -52,6 +52,10 @@ class TokenizersVocabulary(Pieces, ABC):
         """Encode running texts, int32[length] each, without control ids and frame."""
         encodings = self._running.encode_batch_fast(checked_texts(texts), add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
+
+    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Encode running texts, without control ids and frame: all ids, and the number of each text's."""
+        return flat(self.encode_batch(texts))
 
     def encode(self, text: str) -> Encoding:
         """Encode one running text, with pieces and offsets."""

@@ -55,6 +55,9 @@ class Vocabulary(Protocol):
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Encode running texts, int32[length] each, without control ids and frame."""
 
+    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Encode running texts as `encode_batch` does: all ids int32[tokens], and the number of each text's int64[texts]."""
+
     def encode(self, text: str) -> Encoding:
         """Encode one running text, with pieces and offsets."""
 

@@ -20,7 +20,9 @@ from typing_extensions import override
 from bertfam.data.vocabularies.added_pieces import AddedPiece, with_stated
 from bertfam.data.vocabularies.huggingface_files import GENERIC_CLASS, read_config, read_tokenizer
 from bertfam.data.vocabularies.layouts import LAYOUTS, Layout, find_layout, sentinel_pieces, trailing_sentinels
+from bertfam.data.vocabularies.pieces import checked_texts
 from bertfam.data.vocabularies.tokenizers_vocabulary import TokenizersVocabulary
+from bertfam.data.vocabularies.word_table import WordTable
 from bertfam.data.vocabularies.wordpiece_training import MAX_WORD_CHARACTERS, count_words, learn_pieces
 from bertfam.errors import UserError
 from bertfam.storage.paths import to_path
@@ -167,6 +169,18 @@ class WordPiece(TokenizersVocabulary):
     def effective_strip_accents(self) -> bool:
         """Value of `strip_accents` with None resolved."""
         return self.lowercase if self.strip_accents is None else self.strip_accents
+
+    @override
+    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        # Neither the normaliser nor the splitter looks beyond a space; an added token may have spaces in it.
+        return super().encode_flat(texts) if self._added else self._words.encode(checked_texts(texts))
+
+    @functools.cached_property
+    def _words(self) -> WordTable:
+        return WordTable(self._encode_words)
+
+    def _encode_words(self, words: list[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in self._running.encode_batch_fast(words, add_special_tokens=False)]
 
     @override
     def respell(self, pieces: Sequence[str]) -> list[np.ndarray]:

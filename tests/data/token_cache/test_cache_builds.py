@@ -85,8 +85,8 @@ def test_joint_is_put_between_sentences(vocabulary):
     class Joined:
         size, joint = vocabulary.size, "and "
 
-        def encode_batch(self, texts):
-            return vocabulary.encode_batch(texts)
+        def encode_flat(self, texts):
+            return vocabulary.encode_flat(texts)
 
     plain = tokenise(NumberedDocuments(), vocabulary, [["one two", "and three"], ["four"]])
     joined = tokenise(NumberedDocuments(), Joined(), [["one two", "three"], ["four"]])

@@ -14,6 +14,8 @@ from time_limits import FAR_SECONDS
 from tokenizers import BertWordPieceTokenizer
 
 from bertfam.data import vocabularies
+from bertfam.data.vocabularies import word_table
+from bertfam.data.vocabularies.added_pieces import AddedPiece
 from bertfam.data.vocabularies.wordpiece import SPECIAL_PIECES, WordPiece
 from bertfam.errors import UserError
 
@@ -63,6 +65,29 @@ ACCENT_CASES = [
     ({"lowercase": True, "strip_accents": False}, "na ##ïve café"),
     ({"lowercase": False, "strip_accents": True}, "na ##ive cafe"),
 ]
+
+
+ODD = [
+    "", " ", "  the  cat\tsat,on the\u00a0mat. ", "[MASK]the [SEP] [CLS]", "日本 cat日本sat",
+    "re\u0301sume\u0301 \u0301x café CAFÉ",
+    "x" * 101 + " cat", "the\u200dcat\ufffd\x00\x07 sat", "unknown ☃ words", "İstanbul ΟΔΟΣ ﬁn",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", [{}, {"lowercase": False}, {"strip_accents": False, "handle_chinese_chars": False}])
+@pytest.mark.parametrize("bound", [3, 1000])
+def test_words_looked_up_give_the_ids_of_whole_texts(settings, bound, monkeypatch):
+    monkeypatch.setattr(word_table, "_WORDS", bound)
+    learnt = WordPiece.train([*ENGLISH, *JAPANESE], size=60, **settings)
+    added = [AddedPiece("the cat", apart=True)]
+    with_spaces = WordPiece([*learnt.pieces(range(learnt.size)), "the cat"], added=added, **settings)
+    for vocabulary in (learnt, with_spaces):
+        for texts in (ODD, ODD[2:3], [*ENGLISH, *JAPANESE, *KOREAN], [*reversed(ODD)], []):
+            ids, sizes = vocabulary.encode_flat(texts)
+            expected = vocabulary.encode_batch(texts)
+            assert ids.dtype == np.int32 and ids.tolist() == [id for text in expected for id in text.tolist()]
+            assert sizes.tolist() == list(map(len, expected))
+    assert with_spaces.encode_flat(["see the cat"])[0][-1] == learnt.size
 
 
 @pytest.mark.parametrize(("settings", "expected"), ACCENT_CASES)

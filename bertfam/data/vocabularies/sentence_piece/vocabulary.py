@@ -17,7 +17,7 @@ from bertfam.call_arguments import check_text
 from bertfam.data.vocabularies.added_pieces import with_stated
 from bertfam.data.vocabularies.huggingface_files import GENERIC_CLASS, read_config, write_files
 from bertfam.data.vocabularies.layouts import LAYOUTS, Layout, find_layout, sentinel_pieces
-from bertfam.data.vocabularies.pieces import Pieces, checked_texts, is_ideograph
+from bertfam.data.vocabularies.pieces import Pieces, checked_texts, flat, is_ideograph
 from bertfam.data.vocabularies.sentence_piece.model_file import (
     CONTROL,
     UNKNOWN,
@@ -166,6 +166,10 @@ class SentencePiece(Pieces):
         texts = checked_texts(texts)
         cleaned = texts if self.cleaning is None else [self.cleaning.clean(text)[0] for text in texts]
         return [np.array(ids, np.int32) for ids in self._running.encode(cleaned, out_type=int)]
+
+    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Encode running texts, without control ids and frame: all ids, and the number of each text's."""
+        return flat(self.encode_batch(texts))
 
     def encode(self, text: str) -> Encoding:
         """Encode one running text, with pieces and offsets; a piece that begins with ▁ covers the space before its word."""
