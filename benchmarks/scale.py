@@ -6,7 +6,7 @@ Documents have synthetic lengths, of about 1,000 tokens and 40 sentences in the 
 are drawn from a lognormal distribution and repeated, so that any range of a corpus of any size is computed where it is read: the
 figures leave out the disk. Opening is measured on files of the right size in which nearly all is a hole. Each figure is of a
 process of its own, in seconds of CPU time of all its threads; rows/s leave out the thread that plans the next block. Peak memory
-includes the interpreter. With --whole, corpora are planned as a whole.
+includes the interpreter. With --whole, corpora are planned as a whole. --read=FOLDER makes batches of a token cache instead.
 """
 
 import argparse
@@ -28,6 +28,7 @@ from benchmarks.measurement import table
 from bertfam.arguments import ScriptParser, output_file
 from bertfam.corruption.masked_lm.masking import BertMasking
 from bertfam.corruption.token_ids import TokenIds
+from bertfam.data import vocabularies
 from bertfam.data.rows.batches import Batches
 from bertfam.data.rows.blocks import Blocks
 from bertfam.data.rows.layout import RowLayout
@@ -202,6 +203,22 @@ def open_cache(folder: str) -> dict[str, Any]:
     return {"plan_seconds": time.process_time() - start}
 
 
+def read_cache(folder: str, step: int, batches: int, batch_size: int, length: int) -> dict[str, Any]:
+    """Open a token cache, local or in a bucket, and make batches of whole sentences from a step on; seconds include waiting."""
+    start = time.perf_counter()
+    cache = TokenCache(folder)
+    tokens = vocabularies.load(cache.vocabulary_directory).token_ids
+    source = TextData(rows=FullSentences(), corruption=BertMasking()).training(cache, tokens, length, batch_size, 0)
+    planned = time.perf_counter()
+    source.rows(step, 0, batch_size)
+    first = time.perf_counter()
+    for number in range(1, batches):
+        source.rows(step + number, 0, batch_size)
+    seconds = time.perf_counter() - first
+    figures = {"plan_seconds": planned - start, "first_batch_seconds": first - planned, "cpu_seconds": time.process_time()}
+    return figures | ({"rows_per_second": (batches - 1) * batch_size / seconds} if batches > 1 else {})
+
+
 def with_memory(figures: dict[str, Any]) -> dict[str, Any]:
     """Return figures with the peak memory of this process."""
     status = Path("/proc/self/status")
@@ -218,15 +235,22 @@ def main() -> int:
     parser.add_argument("--batch_size", type=int, default=256, help="rows of a batch (default: %(default)s)")
     parser.add_argument("--length", type=int, default=512, help="tokens of a row (default: %(default)s)")
     parser.add_argument("--workload", choices=[_OPEN, *_WORKLOADS], action="append", help="only this one; repeatable")
+    parser.add_argument("--batches", type=int, default=101, help="batches that --read makes (default: %(default)s)")
     parser.add_argument("--whole", action="store_true", help="plan corpora of any size as a whole")
     parser.add_argument("--json", type=output_file, metavar="FILE", help="write all figures to this file")
     parser.add_argument("--step", type=int, help="measure one workload from this step on in this process and print JSON")
     parser.add_argument("--open", metavar="FOLDER", help="open a token cache in this process and print JSON")
+    parser.add_argument("--read", metavar="FOLDER", help="make batches of a token cache from --step on in this process and print")
     args = parser.parse_args()
     sizes = [int(size) for size in args.documents or [1e6]]
-    if args.open or args.step is not None:
-        rows = (args.batch_size, args.length, args.whole)
-        figures = open_cache(args.open) if args.open else measure_rows(args.workload[0], sizes[0], args.step, *rows)
+    if args.open or args.read or args.step is not None:
+        rows = (args.batch_size, args.length)
+        if args.open:
+            figures = open_cache(args.open)
+        elif args.read:
+            figures = read_cache(args.read, args.step or 0, args.batches, *rows)
+        else:
+            figures = measure_rows(args.workload[0], sizes[0], args.step, *rows, args.whole)
         print(json.dumps(with_memory(figures)))
         return 0
     results = []

@@ -1,9 +1,10 @@
 """Local substitute for Google Cloud Storage: the package's handlers on a server that takes many requests at once.
 
-`python fake_bucket.py` prints its address and serves until its stdin ends. All access to the bucket "locked" is forbidden.
-`faults` makes it refuse some requests.
+`python fake_bucket.py [SECONDS]` prints its address and serves until its stdin ends, each request after so many seconds. All
+access to the bucket "locked" is forbidden. `faults` makes it refuse some requests.
 """
 
+import functools
 import io
 import json
 import logging
@@ -13,9 +14,9 @@ import re
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from contextlib import contextmanager
-from functools import partial
 from http.server import ThreadingHTTPServer
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
@@ -48,6 +49,23 @@ server._read_data = read_data
 Storage._write_config_to_file = lambda storage: None
 
 
+@functools.lru_cache(maxsize=8)
+def read_content(storage, bucket, name, generation, package=Storage.get_file):
+    """Read an object once for many requests for ranges of it."""
+    return package(storage, bucket, name)
+
+
+def read_file(storage, bucket, name, show_error=True, package=Storage.get_file):
+    try:
+        generation = storage.get_file_obj(bucket, name)["generation"]
+    except NotFound:  # the parts of an upload, which grow
+        return package(storage, bucket, name, show_error)
+    return read_content(storage, bucket, name, generation)
+
+
+Storage.get_file = read_file
+
+
 class Handler(RequestHandler):
     """Handler with what TensorStore relies on: generations of objects, and requests that depend on them."""
 
@@ -55,6 +73,7 @@ class Handler(RequestHandler):
     generation = None
     faults: dict = {}  # the arguments of `faults`, as strings
     random = random.Random(0)
+    delay_seconds = 0.0
     downloads: list = []  # object, first byte, end, of each request for content
 
     def answer(self, method):
@@ -70,6 +89,7 @@ class Handler(RequestHandler):
             self.end_headers()
             self.wfile.write(content)
             return
+        time.sleep(self.delay_seconds)
         if f"/b/{LOCKED}/" in self.path:
             self.refuse(403)
             return
@@ -154,9 +174,11 @@ class Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def serve():
+def serve(delay_seconds=0.0):
     """Yield the environment variables of processes that use the store, which serves until the block ends."""
-    with subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, __file__, str(delay_seconds)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         address = process.stdout.readline().strip()
         yield {
             "STORAGE_EMULATOR_HOST": address,
@@ -187,9 +209,10 @@ def downloads():
 
 def main():
     logging.disable(logging.CRITICAL)
+    Handler.delay_seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 0.0
     storage = Storage(use_memory_fs=True)
     buckets.create_bucket(BUCKET, storage)
-    fake = Server(("localhost", 0), partial(Handler, storage))
+    fake = Server(("localhost", 0), functools.partial(Handler, storage))
     threading.Thread(target=fake.serve_forever, daemon=True).start()
     print(f"http://localhost:{fake.server_port}", flush=True)
     sys.stdin.read()

@@ -26,3 +26,8 @@ def test_synthetic_starts_are_those_of_the_whole_corpus(cache):
 def test_a_cache_of_holes_opens():
     figures = scale.measure_opening(10_000)
     assert figures["plan_seconds"] > 0 and figures["peak_bytes"] > 0
+
+
+def test_batches_of_a_cache_are_made(cache_dir):
+    figures = scale.read_cache(str(cache_dir), 1000, batches=2, batch_size=4, length=64)
+    assert figures["first_batch_seconds"] > 0 and figures["rows_per_second"] > 0

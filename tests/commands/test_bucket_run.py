@@ -13,11 +13,19 @@ from bertfam.storage import files, paths
 from bertfam.training.checkpoints import newest
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_block():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BERTFAM_CACHE_GIB", "1e-6")
+        yield
+
+
 @pytest.fixture(scope="module")
 def in_bucket(trained, bucket, tmp_path_factory):
     """Return the address of vocab/, cache/ and model/, and a folder with scores.json and the list modules.json.
 
     One process resumes the run and evaluates it, while the store refuses some requests; modules.json lists what it has loaded.
+    All processes read the token cache by ranges, of which they keep a block.
     """
     home, folder = f"{bucket}/made", tmp_path_factory.mktemp("modules")
     text = trained.folder / "text"
@@ -32,6 +40,7 @@ def in_bucket(trained, bucket, tmp_path_factory):
     with fake_bucket.faults(503, share=0.12):
         done = bertfam(*command, "THEN", *evaluate, MODULES=folder / "modules.json")
     assert done.returncode == 0, done.stderr
+    assert "is read by ranges" in killed.stderr and "is read by ranges" in done.stderr
     output, _, scores = done.stdout.partition(f"finished: {home}/model\n")
     assert "resumed from step 10" in output.splitlines()
     (folder / "scores.json").write_text(scores)

@@ -6,6 +6,7 @@ import re
 import shutil
 import threading
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import fake_bucket
@@ -133,6 +134,28 @@ def test_blocks_that_were_not_read_for_longest_are_deleted(source, remote, store
     assert fetched(TOKENS) == [(2 * BLOCK, 3 * BLOCK)]
     assert np.array_equal(tokens[:], whole) and np.array_equal(starts[:], np.fromfile(source / STARTS, np.int64))
     assert disk_bytes(stores[0]) <= LIMIT
+
+
+def test_threads_share_the_blocks(source, remote, stores):
+    tokens = TokenCache(remote).stored_documents("train", "text").tokens
+    whole = np.fromfile(source / TOKENS, tokens.dtype)
+    # Most of the time in a few blocks, which threads fetch at once, and which the others drive out.
+    few = [np.random.default_rng(seed).integers(0, 10_000, (6, 20)) for seed in range(4)]
+    many = [np.random.default_rng(seed).integers(0, len(whole), (6, 20)) for seed in range(4)]
+
+    def read(places):
+        return all(np.array_equal(tokens.take(row), whole[row]) for row in places)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(read, few + many))
+    (store,) = stores
+    assert disk_bytes(store) <= LIMIT
+    kept = [(name, block) for name, slots in store._slots.items() for block in np.flatnonzero(slots >= 0)]
+    slots = [store._slots[name][block] for name, block in kept]
+    assert len(set(slots)) == len(slots) <= LIMIT // BLOCK
+    for (name, block), slot in zip(kept, slots, strict=True):
+        content = (source / name).read_bytes()[block * BLOCK : (block + 1) * BLOCK]
+        assert store._bytes[slot * BLOCK : slot * BLOCK + len(content)].tobytes() == content
 
 
 def test_blocks_of_the_next_documents_are_fetched_in_advance(remote, tokens, monkeypatch):
