@@ -52,11 +52,25 @@ def _is_module(name: str) -> bool:
     return all(part.isidentifier() for part in name.split("."))
 
 
+def _module_of_file(name: str) -> str | None:
+    """Return the module for the name of a Python file that is in the search path; None if it is no such name."""
+    stem, ending = os.path.splitext(os.path.normpath(name))
+    module = stem.replace(os.sep, ".")
+    if ending not in (".py", ".pyc") or not _is_module(module):
+        return None
+    paths = [os.path.join(folder, *module.split(".")) for folder in ("", *sys.path)]
+    # A package may have a module of the name py.
+    is_file = any(os.path.isfile(f"{path}.py") for path in paths) and not (_is_module(name) and any(map(os.path.isdir, paths)))
+    return module if is_file else None
+
+
 def import_module(statement: Import) -> None:
     """Import `statement.module`, also from the current folder; raise UserError for any failure."""
     name, origin = statement
     if (here := os.getcwd()) not in sys.path and "" not in sys.path:
         sys.path.append(here)  # `python -m bertfam` searches there already, an installed `bertfam` does not
+    if module := _module_of_file(name):
+        raise UserError(f"{origin}: {name} is the name of a file; write that of its module, {module}")
     if not _is_module(name):
         hint = one_each(name, _is_module) or "; write it as in a Python import, without a folder or .py"
         raise UserError(f"{origin}: {name} is not a module name{hint}")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bertfam.errors import UserError, warn
 from bertfam.storage.paths import to_path
-from bertfam.storage.untrusted import check_file
+from bertfam.storage.untrusted import check_file, check_size
 from bertfam.suggest import nearest, one_each
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -47,6 +47,7 @@ def read(name: str, named_at: str, beside: str | None = None, *, is_saved: bool 
         if path.is_file():
             if is_saved:
                 check_file(path)
+            check_size(f"{named_at}: {shown(path)}", path.stat().st_size)
             if path == to_path(name) and (packaged / name).is_file():
                 _report_shadow(named_at, name, packaged / name)
             try:

@@ -60,9 +60,15 @@ def check_file(path: Path, max_bytes: int | None = MAX_BYTES) -> None:
             _check_inside(path)
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({_reason(error)})") from error
-    if max_bytes is not None and status.st_size > max_bytes:
+    if max_bytes is not None:
+        check_size(path, status.st_size, max_bytes)
+
+
+def check_size(path: Path | str, size: int, max_bytes: int = MAX_BYTES) -> None:
+    """Raise UserError if a file that is read as a whole has more than `max_bytes`."""
+    if size > max_bytes:
         raise UserError(
-            f"{path} has {status.st_size / 2**20:,.0f} MiB, and such a file has at most {max_bytes / 2**20:,.0f} MiB: "
+            f"{path} has {size / 2**20:,.0f} MiB, and such a file has at most {max_bytes / 2**20:,.0f} MiB: "
             "is it the file that it is named after?"
         )
 

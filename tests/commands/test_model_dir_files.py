@@ -143,7 +143,7 @@ def test_part_of_a_model_folder_is_answered_with_the_folder(tmp_path, name):
 def test_pipe_in_place_of_the_metrics_is_refused(tmp_path):
     os.mkfifo(tmp_path / "metrics.jsonl")
     with pytest.raises(UserError, match="metrics.jsonl is not a regular file; move it away"):
-        metrics_file.read(tmp_path / "metrics.jsonl")
+        list(metrics_file.read(tmp_path / "metrics.jsonl"))
 
 
 def test_folder_in_place_of_a_file_of_the_run_is_refused_before_any_is_written(model_dir):

@@ -248,6 +248,17 @@ def test_binary_gin_file_is_refused(write, tmp_path):
     assert error_message(["a.gin"]) == ("--gin_file=a.gin: a.gin:1 is not UTF-8; save the gin file as UTF-8 text")
 
 
+def test_name_of_a_file_is_answered_with_its_module(write, tmp_path):
+    write("my_tasks.py", "raise SystemExit('imported')\n")
+    (tmp_path / "pkg").mkdir()
+    write("pkg/tasks.py", "")
+    names = {"my_tasks.py": "my_tasks", "./my_tasks.py": "my_tasks", "my_tasks.pyc": "my_tasks"}
+    for name, module in (names | {"pkg/tasks.py": "pkg.tasks", "pkg.tasks.py": "pkg.tasks"}).items():
+        message = error_message([], modules=[name])
+        assert message.startswith(f"--module_import={name}: ") and message.endswith(f"its module, {module}")
+    assert error_message([write("imports.gin", "import my_tasks.py\n")]).endswith("imports.gin:1: my_tasks.py is the name of a file; write that of its module, my_tasks")
+
+
 def test_failed_module_imports_are_reported(write):
     write("faulty.py", "import math\n\nmath.nothing\n")
     write("unclosed.py", "x = (\n")

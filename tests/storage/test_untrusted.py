@@ -4,8 +4,32 @@ import os
 
 import pytest
 
+from bertfam.config import paths
+from bertfam.data.token_cache import digests
+from bertfam.data.token_cache.build_folder import BuildFolder
 from bertfam.errors import UserError
 from bertfam.storage import untrusted
+from bertfam.training.integrity import model_dir_files
+
+
+def _gigabytes(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    os.truncate(path, 3 << 30)
+
+
+def test_files_of_gigabytes_are_refused_unread(tmp_path):
+    for name in ("cache/digests.json", "run/start.json", "partial/journal.json", "a.gin"):
+        _gigabytes(tmp_path / name)
+    (tmp_path / "run/files.json").write_text('{"format": 1, "files": {"start.json": ""}, "config": "", "vocabulary": ""}')
+    for read, name in (
+        (lambda: digests.read(tmp_path / "cache"), "cache/digests.json"),
+        (lambda: model_dir_files.check(tmp_path / "run"), "run/start.json"),
+        (lambda: paths.read(str(tmp_path / "a.gin"), "--gin_file"), "a.gin"),
+    ):
+        with pytest.raises(UserError, match=f"{tmp_path / name} has 3,072 MiB"):
+            read()
+    assert not BuildFolder(tmp_path / "partial").documents  # starts over
 
 
 @pytest.mark.parametrize(

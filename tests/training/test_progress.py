@@ -1,6 +1,7 @@
 """metrics.jsonl, TensorBoard event files, log intervals, speed and remaining time."""
 
 import json
+import os
 import struct
 import sys
 from dataclasses import dataclass, field
@@ -154,6 +155,22 @@ def test_damaged_line_is_set_aside(tmp_path, capsys, damaged):
     assert (tmp_path / "metrics.damaged.jsonl").read_bytes() == damaged + b"\n"
     MetricsWriter(tmp_path, 4).close()
     assert capsys.readouterr().err == ""
+
+
+def test_terabytes_without_the_end_of_a_line_are_set_aside_by_their_length(tmp_path, capsys):
+    """A power loss, or a stranger, leaves such files; the disk holds no data for most of them."""
+    good = [f'{{"step": {step}, "split": "eval", "loss": {step}}}\n'.encode() for step in (2, 4, 6)]
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(good[0] + b"x" * 30_000_000)
+    os.truncate(path, 1 << 40)
+    with open(path, "ab") as file:
+        file.write(b"\n" + good[1] + good[2] + b"\0" * 1000)
+    assert retention.held_out(tmp_path, "loss") == {2: 2, 4: 4, 6: 6}
+    MetricsWriter(tmp_path, 4).close()
+    assert "metrics.jsonl: 2 lines, the first line 2, are damaged" in capsys.readouterr().err
+    assert path.read_bytes() == good[0] + good[1]
+    size = (1 << 40) - len(good[0]) + 1
+    assert (tmp_path / "metrics.damaged.jsonl").read_bytes() == b"%b ... (%d bytes)\n%b\n" % (b"x" * 200, size, bytes(1000))
 
 
 def test_metrics_that_cannot_be_read(tmp_path):

@@ -25,7 +25,7 @@ from bertfam.storage import locks
 from bertfam.storage.buckets import is_remote
 from bertfam.storage.files import check_writable
 from bertfam.storage.paths import partial_folder
-from bertfam.storage.untrusted import parse_json
+from bertfam.storage.untrusted import parse_json, read_bytes
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
 
@@ -43,8 +43,8 @@ class BuildFolder:
         self.folder, self.cache, self.parts = folder, folder / "cache", folder / "parts"
         self._journal = folder / "journal.json"
         self._content: dict[str, Any] = {}
-        with suppress(OSError, ValueError):  # missing, or truncated by a power cut
-            content = parse_json(self._journal.read_bytes())
+        with suppress(UserError, ValueError):  # missing, too large, or truncated by a power cut
+            content = parse_json(read_bytes(self._journal))
             self._content = content if isinstance(content, dict) else {}
 
     def start(self, fingerprint: dict[str, Any], vocabulary: Vocabulary) -> None:

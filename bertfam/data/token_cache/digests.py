@@ -21,6 +21,7 @@ import numpy as np
 
 from bertfam.errors import UserError
 from bertfam.plurals import plural
+from bertfam.storage.untrusted import MAX_BYTES, check_size
 
 NAME = "digests.json"
 BLOCK_BYTES = 1 << 16
@@ -65,13 +66,20 @@ def read(folder: Path) -> dict[str, FileDigests] | None:
     if not path.is_file():
         return None
     try:
-        # Of any size: it grows with the cache.
+        # It grows with the cache.
+        most = MAX_BYTES + sum(_digits_of(other) for other in folder.rglob("*") if other.name != NAME)
+        check_size(path, path.stat().st_size, most)
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["format"] != _FORMAT:
             raise ValueError(f"its format is {content['format']}")
         return {name: _parse(entry) for name, entry in content["files"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{path} is damaged ({error}); delete {folder} and build it again") from None
+
+
+def _digits_of(path: Path) -> int:
+    """Return the number of digits for a file of a cache, or none for a folder."""
+    return (path.stat().st_size // BLOCK_BYTES + 1) * _DIGITS if path.is_file() else 0
 
 
 def check_file(

@@ -61,4 +61,4 @@ def held_out(model_dir: Path, name: str) -> dict[int, float]:
 
 def lines(model_dir: Path, split: str) -> dict[int, dict[str, Any]]:
     """Read the lines of a split ("train", "eval") from metrics.jsonl, by step; the last line of a step counts."""
-    return {line.step: line.values for line in metrics_file.read(model_dir / metrics_file.NAME).lines if line.split == split}
+    return {line.step: line.values for line in metrics_file.read(model_dir / metrics_file.NAME) if line.split == split}

@@ -16,7 +16,7 @@ from bertfam.errors import UserError
 from bertfam.interop.folders import RECORD
 from bertfam.storage.faults import reason
 from bertfam.storage.files import write_text
-from bertfam.storage.untrusted import read_json
+from bertfam.storage.untrusted import read_bytes, read_json
 
 NAME = RECORD
 CONFIG, FINGERPRINT, START = "config.gin", "fingerprint.json", "start.json"
@@ -92,7 +92,4 @@ def _read(model_dir: Path) -> dict:
 
 
 def _digest(path: Path) -> str:
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror or reason(error)})") from error
+    return hashlib.sha256(read_bytes(path)).hexdigest()

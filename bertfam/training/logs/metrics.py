@@ -66,8 +66,9 @@ class MetricsWriter:
         path = self._spool.folder / metrics_file.NAME
         metrics_file.check_extendable(path)
         if path.exists():
-            lines, damaged = metrics_file.read(path)
-            if damaged:
+            damaged = metrics_file.DamagedLines()
+            lines = list(metrics_file.read(path, damaged))
+            if damaged.count:
                 _set_aside(damaged, model_dir, path.with_name(metrics_file.DAMAGED))
             evaluated = any((line.step, line.split) == (step, "eval") for line in lines)
             kept = [line for line in lines if line.step < step or line.step == step and (evaluated or line.split[:4] != "eval")]
@@ -239,10 +240,11 @@ def _tensorboard() -> tuple[Any, Any]:
     return EventsWriter, Event
 
 
-def _set_aside(damaged: Mapping[int, bytes], model_dir: Path, path: Path) -> None:
+def _set_aside(damaged: metrics_file.DamagedLines, model_dir: Path, path: Path) -> None:
     """Append damaged lines to the file for them, and warn: metrics are observations, and training needs none of them."""
     metrics_file.check_extendable(path)
     with open(path, "ab") as file:
-        file.write(b"".join(raw + b"\n" for raw in damaged.values()))
-    lines = f"line {min(damaged)} is" if len(damaged) == 1 else f"{len(damaged)} lines, the first line {min(damaged)}, are"
+        file.write(b"".join(raw + b"\n" for raw in damaged.content))
+    first, count = damaged.first, damaged.count
+    lines = f"line {first} is" if count == 1 else f"{count} lines, the first line {first}, are"
     warn([f"{model_dir / metrics_file.NAME}: {lines} damaged, and set aside in {path.name}; the run continues without"])

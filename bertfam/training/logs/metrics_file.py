@@ -3,9 +3,14 @@
 A sound line is a JSON object with a step, a split, and values that are numbers, lists or null.
 """
 
+import errno
+import io
 import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from bertfam.errors import UserError
 from bertfam.storage.buckets import is_remote
@@ -13,6 +18,9 @@ from bertfam.storage.faults import reason
 
 NAME = "metrics.jsonl"
 DAMAGED = "metrics.damaged.jsonl"  # lines that were set aside
+_LONGEST = 16 << 20  # bytes of a line; the digests of a large model on many hosts take less
+_BEGINNING = 200  # bytes that are kept of a longer line
+_MOST_DAMAGED = 64 << 20  # bytes of damaged lines that are kept
 
 
 class Line(NamedTuple):
@@ -31,44 +39,84 @@ class Line(NamedTuple):
     raw: bytes
 
 
-class MetricsFile(NamedTuple):
-    """Contents of a metrics.jsonl.
+@dataclass
+class DamagedLines:
+    """Lines that are not sound.
 
     Attributes:
-      lines: the sound lines.
-      damaged: the others by their number, from 1; the last line is not among them if its end is missing, because a killed process
-        leaves such a line.
+      first: number of the first of them, from 1; 0 if there is none.
+      count: number of them.
+      content: the lines without their ends, up to a total size; of a line that is too long the beginning and the length.
     """
 
-    lines: list[Line]
-    damaged: dict[int, bytes]
+    first: int = 0
+    count: int = 0
+    content: list[bytes] = field(default_factory=list)
+    _size: int = 0
+
+    def add(self, number: int, raw: bytes) -> None:
+        """Add a line by its number, from 1."""
+        self.first = self.first or number
+        self.count += 1
+        self._size += len(raw)
+        if self._size <= _MOST_DAMAGED:
+            self.content.append(raw)
 
 
-def read(path: Path) -> MetricsFile:
-    """Read a metrics.jsonl; empty if it does not exist.
+def read(path: Path, damaged: DamagedLines | None = None) -> Iterator[Line]:
+    """Read the sound lines of a metrics.jsonl, line by line; none if it does not exist.
+
+    Args:
+      path: the file.
+      damaged: gets the other lines. The last line is not among them if its end is missing, because a killed process leaves such
+        a line, unless it is too long or has a NUL, which a power loss leaves.
 
     Raises:
       UserError: if it cannot be read.
     """
-    result = MetricsFile([], {})
     check_extendable(path)
     if not path.exists():
-        return result
+        return
+    damaged = damaged or DamagedLines()
     try:
-        *complete, last = path.read_bytes().split(b"\n")
+        with io.BytesIO(path.read_bytes()) if is_remote(path) else open(path, "rb") as file:
+            for number, raw in enumerate(_raw_lines(file), 1):
+                if line := _parse(raw.removesuffix(b"\n")):
+                    yield line
+                elif raw.endswith(b"\n") or b"\0" in raw:
+                    damaged.add(number, raw.removesuffix(b"\n"))
     except OSError as error:
         raise UserError(
             f"{path} cannot be read ({error.strerror or reason(error)}); move it away to continue without it"
         ) from error
-    for number, raw in enumerate(complete, 1):
-        line = _parse(raw)
-        if line:
-            result.lines.append(line)
-        else:
-            result.damaged[number] = raw
-    if line := _parse(last):
-        result.lines.append(line)
-    return result
+
+
+def _raw_lines(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield the lines with their ends; in the place of a line that is too long its beginning, its length and an end."""
+    while raw := file.readline(_LONGEST):
+        if len(raw) == _LONGEST and not raw.endswith(b"\n"):
+            start, rest = file.tell() - len(raw), raw
+            while rest and not rest.endswith(b"\n"):
+                _skip_hole(file)
+                rest = file.readline(_LONGEST)
+            raw = b"%b ... (%d bytes)\n" % (raw[:_BEGINNING].rstrip(b"\0"), file.tell() - start)
+        yield raw
+
+
+def _skip_hole(file: IO[bytes]) -> None:
+    """Pass over a part of a file for which the disk holds no data: a power loss, or a stranger, may leave terabytes of it."""
+    position = file.tell()
+    try:
+        descriptor = file.fileno()
+        before = os.lseek(descriptor, 0, os.SEEK_CUR)
+        try:
+            position = os.lseek(descriptor, position, os.SEEK_DATA)
+        finally:
+            os.lseek(descriptor, before, os.SEEK_SET)  # `file` has read ahead
+        file.seek(position)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # there is no data after it
+            file.seek(0, os.SEEK_END)
 
 
 def check_extendable(path: Path) -> None:
