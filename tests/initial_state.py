@@ -44,7 +44,7 @@ def initial_state(*words, then=lambda: None, initialise=True):
     """
     states = []
 
-    def stop(trainer, state, *_):
+    def stop(trainer, state, *_, **__):
         states.append(jax.tree.map(np.array, state))
         then()
         raise Stopped

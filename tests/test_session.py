@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+from pathlib import Path
 
 import pytest
 
@@ -68,8 +69,11 @@ def test_run_needs_a_configuration_and_a_folder_of_its_own(tmp_path):
         (tmp_path / name).touch()
         with pytest.raises(UserError, match=f"{flag}{tmp_path}"):
             session.find_gin_files([], tmp_path)
-    (tmp_path / "config.gin").touch()
     saved = str(tmp_path / "config.gin")
+    Path(saved).touch()
+    with pytest.raises(UserError, match="no objective"):
+        session.find_gin_files([], tmp_path)
+    Path(saved).write_text('include "objectives/mlm.gin"\nRun.objective = @Mlm()')
     assert session.find_gin_files([], tmp_path) == [saved]
     (tmp_path.parent / "over.gin").write_text("Run.log_every = 7")
     (tmp_path.parent / "whole.gin").write_text(f'include "over.gin"\ninclude "{FILES[0]}"')

@@ -101,9 +101,9 @@ def distilled(trained, teacher, tmp_path_factory):
         calls.append(args)
         return open_teacher(*args)
 
-    def training(trainer, state, *args):
+    def training(trainer, state, *args, **options):
         states.append(leaves(jax.tree.map(np.array, state.params)))
-        return train(trainer, state, *args)
+        return train(trainer, state, *args, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(teacher.parent)

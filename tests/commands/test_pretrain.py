@@ -251,7 +251,7 @@ def test_the_folder_works_from_anywhere_and_states_every_default(trained, tmp_pa
     shutil.copytree(trained.model_dir / "cache", tmp_path / "cache")
     monkeypatch.chdir(tmp_path)
 
-    def stop(*_):
+    def stop(*_, **__):
         raise Stopped
 
     with monkeypatch.context() as patch, pytest.raises(Stopped):

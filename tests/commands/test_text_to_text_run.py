@@ -207,7 +207,7 @@ def test_pairs_of_a_seqio_task(here, capsys):
     capsys.readouterr()
     assert cli.main(["preview", "--gin_file=tasks/text_to_text.gin", "--cache_dir=cache_turning", "--length=32", "--json"]) == 0
     (row, *_) = json.loads(capsys.readouterr().out)
-    assert max(row["features"]["decoder_segment_ids"]) == 2
+    assert max(row["features"]["decoder_segment_ids"]) == 3
 
 
 @pytest.mark.parametrize("start", ["pad", "eos"])

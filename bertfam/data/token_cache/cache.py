@@ -270,7 +270,7 @@ def _is_name(name: str) -> bool:
 def check_fingerprint(cache: TokenCache, expected: dict[str, Any]) -> None:
     """Raise UserError, with the first difference, if a cache was built from something else."""
     if cache.fingerprint != expected:
-        given = "vocabulary" if cache.fingerprint.get("corpora") == expected["corpora"] else "text"
+        given = "vocabulary" if cache.fingerprint.get("corpora") == expected.get("corpora") else "text"
         fix = f"delete it to rebuild it, choose another folder, or name no {given} to use it as it is"
         model_dir = cache.directory.parent
         if cache.directory.name == "cache" and (model_dir / "config.gin").is_file():  # the run cannot resume without it
