@@ -73,7 +73,7 @@ def test_run_needs_a_configuration_and_a_folder_of_its_own(tmp_path):
     Path(saved).touch()
     with pytest.raises(UserError, match="no objective"):
         session.find_gin_files([], tmp_path)
-    Path(saved).write_text('include "objectives/mlm.gin"\nRun.objective = @Mlm()')
+    Path(saved).write_text("Run.objective = @Mlm()")
     assert session.find_gin_files([], tmp_path) == [saved]
     (tmp_path.parent / "over.gin").write_text("Run.log_every = 7")
     (tmp_path.parent / "whole.gin").write_text(f'include "over.gin"\ninclude "{FILES[0]}"')

@@ -256,7 +256,9 @@ def test_name_of_a_file_is_answered_with_its_module(write, tmp_path):
     for name, module in (names | {"pkg/tasks.py": "pkg.tasks", "pkg.tasks.py": "pkg.tasks"}).items():
         message = error_message([], modules=[name])
         assert message.startswith(f"--module_import={name}: ") and message.endswith(f"its module, {module}")
-    assert error_message([write("imports.gin", "import my_tasks.py\n")]).endswith("imports.gin:1: my_tasks.py is the name of a file; write that of its module, my_tasks")
+    assert error_message([write("imports.gin", "import my_tasks.py\n")]).endswith(
+        "imports.gin:1: my_tasks.py is the name of a file; write that of its module, my_tasks"
+    )
 
 
 def test_failed_module_imports_are_reported(write):
