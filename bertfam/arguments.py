@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from bertfam.errors import UserError, report
 from bertfam.storage.files import check_file, check_writable
-from bertfam.suggest import did_you_mean, one_each
+from bertfam.suggest import did_you_mean, one_each, without_commas
 
 # type of a flag -> name of the type in messages
 _NUMBERS: dict[Any, str] = {int: "whole number in digits, such as 30000", float: "number"}
@@ -53,7 +53,9 @@ class Parser(argparse.ArgumentParser):
             return super()._get_value(action, word)
         except argparse.ArgumentError as error:
             kind = _NUMBERS.get(action.type)
-            raise UserError(f"{name}={word} is not a {kind}" if kind else f"{name}={word}: {error.message}") from error
+            meant = [number for number in without_commas(word) if action.type is float or number.lstrip("-").isdecimal()]
+            fix = f"; write {' or '.join(meant)}" if meant else ""
+            raise UserError(f"{name}={word} is not a {kind}{fix}" if kind else f"{name}={word}: {error.message}") from error
 
     def _check_value(self, action: argparse.Action, value: str) -> None:
         if action.choices is not None and value not in action.choices:

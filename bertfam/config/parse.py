@@ -15,11 +15,13 @@ from typing_extensions import override
 
 from bertfam.config import paths, registry
 from bertfam.errors import UserError
+from bertfam.suggest import without_commas
 
 LINE_LENGTH = 100
 _UNITS = "kmb"
 _YAML = re.compile(r"\s*([\w./]+)\s*:=?\s*(\S.*?)\s*")  # a line of a YAML file
 _ABBREVIATED = re.compile(rf"[^=#]+=\s*(\d+(?:\.\d+)?)([{_UNITS}])\s*(?:#.*)?", re.IGNORECASE)  # NAME = 8k
+_WITH_COMMAS = re.compile(r"[^=#]+=\s*(-?\d+(?:,\d+)+\S*)\s*(?:#.*)?")  # NAME = 0,001
 
 
 @dataclass(frozen=True)
@@ -194,6 +196,11 @@ def _raise_syntax_error(
     elif line <= len(lines) and (number := _ABBREVIATED.fullmatch(lines[line - 1])):
         digits, unit = number.groups()
         message = f"{digits}{unit} is not a number; write {' or '.join(_written_out(digits, unit))}"
+    elif line <= len(lines) and (match := _WITH_COMMAS.fullmatch(lines[line - 1])) and (meant := without_commas(match[1])):
+        pair = f"({match[1].replace(',', ', ')})"
+        # A pair of numbers is written without leading zeros.
+        several = f", or {pair} for several values" if re.fullmatch(r"[(]-?\d+(, (0|[1-9]\d*))+[)]", pair) else ""
+        message = f"{match[1]} is not a number; write {' or '.join(meant)}{several}"
     elif line <= len(lines) and (yaml := _YAML.fullmatch(lines[line - 1])):
         message = f"cannot be parsed: a value follows an equals sign; write {yaml[1]} = {yaml[2]}"
     elif "EOF in multi-line" in message:

@@ -353,7 +353,10 @@ def _join(meeting: Meeting, index: int) -> Link:
             answer = link.receive(meeting.seconds + _HELLO)
             proof = answer["proof"]
         except (ConnectionLost, TimeoutError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise UserError(f"process 0 at {where} did not answer process {index} ({error}); see the log of process 0") from error
+            raise UserError(
+                f"process 0 at {where} did not answer process {index} ({error}); see the log of process 0, or choose a free port in "
+                "--coordinator if another program is at that one"
+            ) from error
         if not meeting.is_proof(proof, "answer", own):
             raise UserError(f"what listens at {where} does not have the token of this run: choose another port in --coordinator")
         if "refused" in answer:

@@ -90,6 +90,9 @@ MISTAKES_IN_LINES = [
      "a.gin:6: ToyRun.make must be Callable[..., Any] or None, not @ToyLoop(); write @ToyLoop"),
     # syntax errors
     ("ToyRun.seed = 8k  # rows", "a.gin:6: 8k is not a number; write 8_192 or 8_000"),
+    ("ToyRun.seed = 0,001  # rows", "a.gin:6: 0,001 is not a number; write 0.001"),
+    ("ToyRun.seed = -1,234,567", "a.gin:6: -1,234,567 is not a number; write -1234567, or (-1, 234, 567) for several values"),
+    ("ToyRun.seed = 1,5", "a.gin:6: 1,5 is not a number; write 1.5, or (1, 5) for several values"),
     ("ToyRun.seed = 1.5B", "a.gin:6: 1.5B is not a number; write 1_500_000_000"),
     ("ToyRun.seed = ", "a.gin:6: cannot be parsed: the text after the equals sign is not a value"),
     ("ToyRun.seed = 1 + 1", "a.gin:6: cannot be parsed: only one value may follow the equals sign"),
@@ -123,6 +126,7 @@ MISTAKES_IN_FLAGS = [
     ("STEP = 10", "--gin.STEP=10: nothing refers to the macro STEP; did you mean STEPS?"),
     ("ToyModel.sise = 1", "--gin.ToyModel.sise=1: ToyModel has no parameter sise; did you mean size?"),
     ("STEPS = 'x'", "a.gin:5: ToyStage.steps must be int, not 'x' (%STEPS from --gin.STEPS='x')"),
+    ("STEPS = 1,000", "--gin.STEPS=1,000: 1,000 is not a number; write 1000 or 1.000"),
     ("STEPS = 2K", "--gin.STEPS=2K: 2K is not a number; write 2_048 or 2_000"),
     ("ToyRun.stages = ('toystage',)", "--gin.ToyRun.stages=('toystage',): ToyRun.stages must be tuple[ToyStage, ...], "
      "not ('toystage',); write (@ToyStage(),)"),

@@ -86,6 +86,21 @@ def test_missing_processes_are_reported():
     )
 
 
+def test_another_service_at_the_port_is_considered():
+    with socket.create_server(("localhost", 0)) as server:
+
+        def answer():
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n")
+                connection.recv(1)
+
+        port = server.getsockname()[1]
+        _, error = run_concurrently(answer, connect(port, 1, 2))
+    assert isinstance(error, UserError)
+    assert f"localhost:{port} did not answer" in str(error) and "--coordinator if another program is at that one" in str(error)
+
+
 @pytest.mark.parametrize(
     ("others", "message"),
     [

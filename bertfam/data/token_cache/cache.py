@@ -38,6 +38,7 @@ from bertfam.storage.paths import check_whole, local, to_path
 from bertfam.storage.untrusted import check_file, parse_json, read_bytes, shown
 
 FORMAT = 2
+_CACHE_DIR = re.compile(rb"""^TextData\.cache_dir\s*=[\s\\]*(["'])([^\n"'\\]+)\1""", re.MULTILINE)  # in a config.gin
 _DTYPES = {"uint8", "uint16", "uint32", "int64"}
 
 
@@ -59,13 +60,7 @@ class TokenCache:
         check_whole(self.directory)
         manifest = self.directory / "cache.json"
         if not manifest.is_file():
-            inside = self.directory / "cache"
-            fix = (
-                f"it is a model folder, so name {inside}"
-                if (inside / "cache.json").is_file()
-                else "build one with `bertfam cache`"
-            )
-            raise UserError(f"{self.directory} holds no token cache (no cache.json); {fix}")
+            raise UserError(f"{self.directory} holds no token cache (no cache.json); {_advice(self.directory)}")
         try:
             content = parse_json(read_bytes(manifest))
             version = content["format"]
@@ -247,6 +242,16 @@ def check_names(corpora: Iterable[str]) -> None:
     for name in corpora:
         if not _is_name(name):
             raise UserError(f"{name!r} cannot be the name of a corpus: use letters, digits, _ . - and no name that a cache uses")
+
+
+def _advice(directory: Path) -> str:
+    """Return what to name in place of a folder that holds no cache, which may be a model folder."""
+    if (directory / "cache" / "cache.json").is_file():
+        return f"it is a model folder, so name {directory / 'cache'}"
+    config = directory / "config.gin"
+    if config.is_file() and (match := _CACHE_DIR.search(read_bytes(config))):
+        return f"it is a model folder, whose run read the cache {match[2].decode(errors='replace')!r}: name that"
+    return "build one with `bertfam cache`"
 
 
 def _check_corpora(corpora: dict[str, Any]) -> None:

@@ -201,6 +201,12 @@ def test_incomplete_cache_is_refused(built, name, size, message):
         TokenCache(built).documents("train", "text")
 
 
+def test_cache_of_a_run_is_named_where_its_folder_is_given(tmp_path):
+    (tmp_path / "config.gin").write_text("import x\nTextData.cache_dir = \\\n    '/data/my cache'\nTextData.seed = 'x'\n")
+    with pytest.raises(UserError, match="holds no token cache .* is a model folder, .*/data/my cache.*name that"):
+        TokenCache(tmp_path)
+
+
 def test_cache_of_another_format_is_refused(built):
     manifest = json.loads((built / "cache.json").read_text()) | {"format": 7}
     (built / "cache.json").write_text(json.dumps(manifest))
