@@ -123,6 +123,11 @@ def with_stated(
     return [piece for _, piece in sorted({**stated, **added}.items())]
 
 
+def model_pieces(pieces: Sequence[str], added: Mapping[int, AddedPiece]) -> list[str]:
+    """Return the pieces of a tokenizer.json that its model has, without added tokens apart from it."""
+    return [piece for id, piece in enumerate(pieces) if id not in added or not added[id].apart]
+
+
 def stated_role(config: Mapping[str, Any], role: str) -> str | None:
     """Return the token that tokenizer_config.json states for a role such as "pad"."""
     return _content(config.get(f"{role}_token"))

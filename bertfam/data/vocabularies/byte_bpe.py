@@ -20,9 +20,9 @@ from tokenizers.processors import PostProcessor
 from tokenizers.processors import Sequence as Processors
 from typing_extensions import override
 
-from bertfam.data.vocabularies.added_pieces import AddedPiece, stated_role, with_stated
+from bertfam.data.vocabularies.added_pieces import AddedPiece, model_pieces, stated_role, with_stated
 from bertfam.data.vocabularies.byte_bpe_training import count_chunks, learn_merges
-from bertfam.data.vocabularies.huggingface_files import GENERIC_CLASS, read_config, read_pieces, read_tokenizer
+from bertfam.data.vocabularies.huggingface_files import GENERIC_CLASS, read_config, read_pieces, read_tokenizer, warn_of_ignored
 from bertfam.data.vocabularies.layouts import LAYOUTS, Layout, find_layout, sentinel_pieces, trailing_sentinels
 from bertfam.data.vocabularies.pieces import is_ideograph
 from bertfam.data.vocabularies.tokenizers_vocabulary import TokenizersVocabulary
@@ -114,6 +114,8 @@ class ByteBpe(TokenizersVocabulary):
     def load(cls, directory: str | os.PathLike[str]) -> "ByteBpe":
         """Load a folder that holds tokenizer.json, or vocab.json and merges.txt.
 
+        Warns if it holds both and they differ; tokenizer.json is used.
+
         Raises:
           UserError: the vocabulary is not byte-level BPE, or its files contradict each other.
         """
@@ -121,6 +123,12 @@ class ByteBpe(TokenizersVocabulary):
         config = read_config(folder)
         if (path := folder / "tokenizer.json").exists():
             pieces, from_file, merges, prefix = _read_tokenizer_json(path)
+            warn_of_ignored(
+                folder / "vocab.json", lambda file: read_pieces(file, read_json(file)), model_pieces(pieces, from_file)
+            )
+            warn_of_ignored(
+                folder / "merges.txt", lambda file: [" ".join(pair) for pair in _read_merges(file)], [" ".join(pair) for pair in merges]
+            )
         else:
             path, from_file = folder / "vocab.json", {}
             pieces = read_pieces(path, read_json(path))

@@ -1,13 +1,16 @@
 """Tokenizer files of a vocabulary folder that Hugging Face's transformers reads."""
 
+import functools
 import json
-from collections.abc import Iterable, Mapping
+import multiprocessing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertfam.data.vocabularies.added_pieces import AddedPiece, read_added
 from bertfam.data.vocabularies.layouts import Layout, find_layout, sentinel_pieces
-from bertfam.errors import UserError
+from bertfam.errors import UserError, warn
 from bertfam.storage.files import write_bytes, write_text
 from bertfam.storage.paths import make_folder
 from bertfam.storage.untrusted import read_json, shown, typed
@@ -118,3 +121,33 @@ def read_pieces(path: Path, ids: Mapping[str, Any]) -> list[str]:
     if sorted(ids.values()) != list(range(len(ids))):
         raise UserError(f"{path}: the ids must be 0 to {len(ids) - 1}, each exactly once")
     return sorted(ids, key=ids.__getitem__)
+
+
+def warn_of_ignored(path: Path, read: Callable[[Path], Sequence[str]], used: Sequence[str]) -> None:
+    """Warn if a file beside tokenizer.json differs from it, as after a word was added by hand; the file is not used.
+
+    Args:
+      path: the file; it may be missing.
+      read: reads its entries.
+      used: those of tokenizer.json.
+    """
+    if not path.exists():
+        return
+    try:
+        listed = read(path)
+    except UserError:  # nothing depends on the file
+        return
+    for number, (ignored, piece) in enumerate(zip_longest(listed, used)):
+        if ignored != piece:
+            texts = ["missing" if entry is None else shown(entry) for entry in (ignored, piece)]
+            _warn_once(
+                f"{path} and {path.with_name('tokenizer.json')} differ: entry {number} is {texts[0]} in the one and {texts[1]} in the "
+                f"other; tokenizer.json is used, so restore {path.name}, or delete tokenizer.json if no model was trained with it"
+            )
+            return
+
+
+@functools.cache
+def _warn_once(line: str) -> None:
+    if multiprocessing.parent_process() is None:  # the workers of a command load the vocabulary again
+        warn([line])

@@ -17,8 +17,8 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from typing_extensions import override
 
-from bertfam.data.vocabularies.added_pieces import AddedPiece, with_stated
-from bertfam.data.vocabularies.huggingface_files import GENERIC_CLASS, read_config, read_tokenizer
+from bertfam.data.vocabularies.added_pieces import AddedPiece, model_pieces, with_stated
+from bertfam.data.vocabularies.huggingface_files import GENERIC_CLASS, read_config, read_tokenizer, warn_of_ignored
 from bertfam.data.vocabularies.layouts import LAYOUTS, Layout, find_layout, sentinel_pieces, trailing_sentinels
 from bertfam.data.vocabularies.pieces import checked_texts
 from bertfam.data.vocabularies.tokenizers_vocabulary import TokenizersVocabulary
@@ -131,6 +131,8 @@ class WordPiece(TokenizersVocabulary):
     def load(cls, directory: str | os.PathLike[str]) -> "WordPiece":
         """Load a folder that holds tokenizer.json or vocab.txt, as published with BERT models.
 
+        Warns if it holds both and they differ; tokenizer.json is used.
+
         Raises:
           UserError: it is not a WordPiece vocabulary, or the folder does not say if it is cased.
         """
@@ -138,6 +140,7 @@ class WordPiece(TokenizersVocabulary):
         config = read_config(folder)
         if (path := folder / "tokenizer.json").exists():
             pieces, added, switches = _read_tokenizer_json(path)
+            warn_of_ignored(folder / "vocab.txt", _read_vocab_txt, model_pieces(pieces, added))
         else:
             path, added = folder / "vocab.txt", {}
             pieces, where = _read_vocab_txt(path), folder / "tokenizer_config.json"
