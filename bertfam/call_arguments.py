@@ -1,13 +1,16 @@
 """Checks of arguments that a program gives to the Python API; each mistake is a UserError that names the argument."""
 
+from __future__ import annotations
+
 import numbers
 import os
 from collections.abc import Mapping, Set
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from bertfam.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _LONGEST = 60  # characters of a value in a message
 
@@ -60,6 +63,8 @@ def check_texts(value: Any, name: str) -> list[str]:
 
 def check_token_ids(value: Any, name: str, size: int) -> np.ndarray:
     """Return token ids as int32[length]; raise UserError if the value is no array of ids below `size`."""
+    import numpy as np  # the command line checks flags without it
+
     try:
         array = np.asarray(value)
     except ValueError:  # rows of different lengths
@@ -76,14 +81,14 @@ def check_whole_number(value: Any, name: str) -> int:
     """Return the value as an int; raise UserError if it is no whole number."""
     if type(value) is int:  # a fast path
         return value
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise UserError(f"{name} must be a whole number, not {describe(value)}")
     return int(value)
 
 
 def check_number(value: Any, name: str) -> None:
     """Raise UserError if the value is no number."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise UserError(f"{name} must be a number, not {describe(value)}")
 
 

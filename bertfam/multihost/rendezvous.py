@@ -354,8 +354,8 @@ def _join(meeting: Meeting, index: int) -> Link:
             proof = answer["proof"]
         except (ConnectionLost, TimeoutError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise UserError(
-                f"process 0 at {where} did not answer process {index} ({error}); see the log of process 0, or choose a free port in "
-                "--coordinator if another program is at that one"
+                f"process 0 at {where} did not answer process {index} ({error}); see the log of process 0, or choose a free port "
+                "in --coordinator if another program is at that one"
             ) from error
         if not meeting.is_proof(proof, "answer", own):
             raise UserError(f"what listens at {where} does not have the token of this run: choose another port in --coordinator")

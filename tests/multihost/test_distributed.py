@@ -93,7 +93,6 @@ def test_another_service_at_the_port_is_considered():
             connection, _ = server.accept()
             with connection:
                 connection.sendall(b"HTTP/1.1 400 Bad Request\r\n")
-                connection.recv(1)
 
         port = server.getsockname()[1]
         _, error = run_concurrently(answer, connect(port, 1, 2))

@@ -127,7 +127,9 @@ class ByteBpe(TokenizersVocabulary):
                 folder / "vocab.json", lambda file: read_pieces(file, read_json(file)), model_pieces(pieces, from_file)
             )
             warn_of_ignored(
-                folder / "merges.txt", lambda file: [" ".join(pair) for pair in _read_merges(file)], [" ".join(pair) for pair in merges]
+                folder / "merges.txt",
+                lambda file: [" ".join(pair) for pair in _read_merges(file)],
+                [" ".join(pair) for pair in merges],
             )
         else:
             path, from_file = folder / "vocab.json", {}

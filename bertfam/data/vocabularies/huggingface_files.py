@@ -139,10 +139,11 @@ def warn_of_ignored(path: Path, read: Callable[[Path], Sequence[str]], used: Seq
         return
     for number, (ignored, piece) in enumerate(zip_longest(listed, used)):
         if ignored != piece:
-            texts = ["missing" if entry is None else shown(entry) for entry in (ignored, piece)]
+            used_path = path.with_name("tokenizer.json")
+            here, there = ("missing" if entry is None else shown(entry) for entry in (ignored, piece))
             _warn_once(
-                f"{path} and {path.with_name('tokenizer.json')} differ: entry {number} is {texts[0]} in the one and {texts[1]} in the "
-                f"other; tokenizer.json is used, so restore {path.name}, or delete tokenizer.json if no model was trained with it"
+                f"{path} and {used_path} differ: entry {number} is {here} in the one and {there} in the other; "
+                f"tokenizer.json is used, so restore {path.name}, or delete tokenizer.json if no model was trained with it"
             )
             return
 
