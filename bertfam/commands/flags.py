@@ -162,14 +162,21 @@ def check_output_file(args: argparse.Namespace, name: str, **options: Any) -> No
       name: the flag, without dashes.
       options: those of `bertfam.storage.files.check_file`.
     """
-    output = os.path.abspath(getattr(args, name))
+    if flag := reader_of(args, getattr(args, name)):
+        raise UserError(f"--{name}={getattr(args, name)} is read too, by --{flag}: name another file to write")
+    check_file(getattr(args, name), flag=f"--{name}", **options)
+
+
+def reader_of(args: argparse.Namespace, path: str | os.PathLike[str]) -> str | None:
+    """Return the flag, without dashes, by which the command reads a local file; None if it does not."""
+    output = os.path.abspath(path)
     for flag in _READ:
         given = getattr(args, flag, None) or []
         for pattern in [given] if isinstance(given, str) else given:
-            path = pattern.partition("=")[2] if flag == "language_input" else pattern
-            if fnmatch.fnmatch(output, os.path.abspath(path)) or os.path.realpath(output) == os.path.realpath(path):
-                raise UserError(f"--{name}={getattr(args, name)} is read too, by --{flag}: name another file to write")
-    check_file(getattr(args, name), flag=f"--{name}", **options)
+            name = pattern.partition("=")[2] if flag == "language_input" else pattern
+            if fnmatch.fnmatch(output, os.path.abspath(name)) or os.path.realpath(output) == os.path.realpath(name):
+                return flag
+    return None
 
 
 def add_workers(parser: argparse.ArgumentParser, work: str) -> None:

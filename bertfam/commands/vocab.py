@@ -124,7 +124,7 @@ def main(args: argparse.Namespace) -> int:
         layout = dataclasses.replace(layout, sentinels=args.sentinels)
     options = _options(args, layout)
     output = to_path(args.output)
-    _check_output(output, args.overwrite)
+    _check_output(output, args)
     data = flags.load_config(args, reads_text=True).build("TextData")
     if not data.corpora:
         raise UserError(f"no text: give --input=GLOB for text files, or --task={flags.EMBEDDED} for text that comes with Python")
@@ -260,7 +260,7 @@ def _options(args: argparse.Namespace, layout: Layout) -> dict[str, Any]:
     return {name: value == "true" if value in ("true", "false") else value for name, value in given.items()}
 
 
-def _check_output(output: Path, overwrite: bool) -> None:
+def _check_output(output: Path, args: argparse.Namespace) -> None:
     """Raise UserError unless a vocabulary may be written there."""
     from bertfam.data.vocabularies.huggingface_files import NAMES
 
@@ -273,10 +273,15 @@ def _check_output(output: Path, overwrite: bool) -> None:
             )
     if output.is_dir():
         files = sorted(path.name for path in output.iterdir()) if is_used(output) else []
-        if files and not overwrite:
-            raise UserError(f"--output={output} is not empty (it holds {files[0]}): name another, or give --overwrite")
         if other := next((name for name in files if name not in NAMES), None):
             raise UserError(f"--output={output} holds {other}, which is not a file of a vocabulary: name another folder")
+        for name in files if not is_remote(output) else ():
+            if flag := flags.reader_of(args, output / name):
+                raise UserError(f"--output={output} holds {name}, which is read too, by --{flag}: name another folder")
+        if files and not is_remote(output) and Path.cwd().is_relative_to(output.resolve()):
+            raise UserError(f"--output={output} is the current folder, and is not empty (it holds {files[0]}): name another")
+        if files and not args.overwrite:
+            raise UserError(f"--output={output} is not empty (it holds {files[0]}): name another, or give --overwrite")
     elif not is_remote(output) and os.path.lexists(output):
         raise UserError(f"--output={output} is a file: name a folder")
     check_writable(output)

@@ -18,6 +18,8 @@ from bertfam.storage import buckets
 from bertfam.storage.faults import refusal
 
 _BLOCK = 8 << 20  # bytes of a request, which takes about as long as the delay of a store
+_SILENCE_SECONDS = 60  # of a web server; the time of a whole file has no limit
+_WEB = ("http", "https")
 _EXTRAS = {"s3": "s3", "s3a": "s3"}  # protocol -> extra of setup.py with its package
 # The stores' names of what changes with the content of a file, the best first.
 _VERSIONS = ("generation", "ETag", "etag", "LastModified", "last_modified", "updated", "mtime", "created")
@@ -95,14 +97,16 @@ def open_binary(path: str | os.PathLike[str]) -> io.BufferedReader:
         return open(address, "rb")
     filesystem, name = _filesystem(address)
     with _refusals(address):
-        return io.BufferedReader(_Stream(filesystem.open(name, "rb", block_size=_BLOCK), address), 1 << 20)
+        is_seekable = address.partition("://")[0] not in _WEB or _has_ranges(filesystem, name)
+        file = filesystem.open(name, "rb", block_size=_BLOCK if is_seekable else 0)
+        return io.BufferedReader(_Stream(file, address, is_seekable), 1 << 20)
 
 
 class _Stream(io.RawIOBase):
     """Stream of a store."""
 
-    def __init__(self, file: Any, address: str) -> None:
-        self._file, self._address = file, address
+    def __init__(self, file: Any, address: str, is_seekable: bool) -> None:
+        self._file, self._address, self._is_seekable = file, address, is_seekable
 
     @override
     def readable(self) -> bool:
@@ -110,7 +114,7 @@ class _Stream(io.RawIOBase):
 
     @override
     def seekable(self) -> bool:
-        return bool(self._file.seekable())
+        return self._is_seekable and bool(self._file.seekable())
 
     @override
     def readinto(self, buffer: Any) -> int:
@@ -134,6 +138,18 @@ class _Stream(io.RawIOBase):
         super().close()
 
 
+def _has_ranges(filesystem: Any, name: str) -> bool:
+    """Return False if a web server gives a file as a whole only: many of these do not say so in their headers."""
+    from fsspec.asyn import sync
+
+    async def request_byte() -> bool:
+        session = await filesystem.set_session()
+        async with session.get(filesystem.encode_url(name), headers={"Range": "bytes=0-0"}) as response:
+            return bool(response.status != 200)
+
+    return bool(sync(filesystem.loop, request_byte))
+
+
 def _filesystem(address: str) -> tuple[Any, str]:
     """Return the file system of an address, and the name of the address there."""
     protocol = address.partition("://")[0]
@@ -144,7 +160,7 @@ def _filesystem(address: str) -> tuple[Any, str]:
     try:
         import fsspec
 
-        filesystem, name = fsspec.core.url_to_fs(address)
+        filesystem, name = fsspec.core.url_to_fs(address, **(_web_options() if protocol in _WEB else {}))
     except ImportError as error:
         extra = _EXTRAS.get(protocol)
         fix = f"pip install 'bertfam[{extra}]'" if extra else str(error)
@@ -152,6 +168,13 @@ def _filesystem(address: str) -> tuple[Any, str]:
     except Exception as error:  # file systems check their addresses in ways of their own
         raise UserError(f"{address}: {error}; name a local file, or an address such as gs://BUCKET/NAME") from error
     return filesystem, str(name)
+
+
+def _web_options() -> dict[str, Any]:
+    """Return a limit on the silence of a web server, in place of aiohttp's five minutes for a whole file."""
+    import aiohttp
+
+    return {"client_kwargs": {"timeout": aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=_SILENCE_SECONDS)}}
 
 
 @contextmanager

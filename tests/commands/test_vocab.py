@@ -165,6 +165,31 @@ def test_the_embedded_corpus_is_a_task(text, monkeypatch):
     assert vocabularies.load("out").size == 30
 
 
+@pytest.mark.parametrize("given", ["vocab.txt", "*.txt", "{text}/mine/v*.txt"])
+def test_text_in_the_output_is_kept_with_the_flag_too(text, capsys, monkeypatch, given):
+    (text / "mine").mkdir()
+    (text / "a.txt").rename(text / "mine/vocab.txt")
+    monkeypatch.chdir(text / "mine")
+    for flags in ([], ["--overwrite"]):
+        assert vocab(f"--input={given.format(text=text)}", "--size=36", "--output=.", *flags) == 2
+        error = capsys.readouterr().err
+        assert "--output=. holds vocab.txt, which is read too, by --input" in error and "--overwrite" not in error
+    assert [path.name for path in text.rglob("*")] == ["mine", "vocab.txt"]
+
+
+def test_advice_to_overwrite_is_given_only_where_it_works(text, capsys, monkeypatch):
+    assert vocab("--input=a.txt", "--size=36", "--output=.") == 2
+    error = capsys.readouterr().err
+    assert "--output=. holds a.txt, which is not a file of a vocabulary" in error and "--overwrite" not in error
+    assert vocab("--input=a.txt", "--size=36", "--output=out") == 0
+    monkeypatch.chdir(text / "out")
+    capsys.readouterr()
+    for flags in ([], ["--overwrite"]):  # a shell would be left in a deleted folder
+        assert vocab("--input=../a.txt", "--size=37", "--output=.", *flags) == 2
+        error = capsys.readouterr().err
+        assert "--output=. is the current folder" in error and "--overwrite" not in error
+
+
 def test_overwrites_only_with_the_flag(text, capsys):
     assert vocab("--input=a.txt", "--size=36", "--output=out") == 0
     before = vocabularies.load("out").fingerprint

@@ -4,6 +4,7 @@ Parquet is read by pyarrow and JSON by the standard library. `datasets` (Hugging
 neither is a dependency of bertfam.
 """
 
+import io
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -106,7 +107,7 @@ def _read_parquet(path: _Path, encoding: str, field: str) -> Iterator[list[str]]
 
     row = 0
     try:
-        with open_binary(path) as file, parquet.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20) as table:
+        with _open_seekable(path) as file, parquet.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20) as table:
             _check_column(path, table.schema_arrow, field)
             _check_unpacked_size(path, table.metadata, field)
             for batch in table.iter_batches(batch_size=_BATCH, columns=[field], use_threads=False):
@@ -114,7 +115,9 @@ def _read_parquet(path: _Path, encoding: str, field: str) -> Iterator[list[str]]
                     text = value.as_py()
                     row += 1
                     if text is None:
-                        raise UserError(f"{path}: row {row}: column {field!r} is null, not a string")
+                        raise UserError(
+                            f"{path}: row {row}: column {field!r} is null, not a string; drop such rows, or fill them with ''"
+                        )
                     lines = _lines_of(text)
                     if len(text) > LONGEST_LINE and max(map(len, lines), default=0) > LONGEST_LINE:
                         raise UserError(f"{path}: row {row}: a line longer than {LONGEST_LINE:,} characters; break it into lines")
@@ -128,6 +131,17 @@ def _read_parquet(path: _Path, encoding: str, field: str) -> Iterator[list[str]]
         if error.errno is None:  # pyarrow's own, about the contents of the file
             raise _damaged(path, row) from error
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _open_seekable(path: _Path) -> io.BufferedReader:
+    """Open a Parquet file, which is read out of order."""
+    file = open_binary(path)
+    if not file.seekable():
+        file.close()
+        raise UserError(
+            f"{path}: Parquet is read out of order, and this web server has no ranges; download the file, and name that"
+        )
+    return file
 
 
 def _damaged(path: _Path, row: int) -> UserError:

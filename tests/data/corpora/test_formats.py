@@ -135,7 +135,7 @@ def test_bad_parquet_is_reported(tmp_path, monkeypatch):
     assert error_message(path, **options).startswith(": column 'text' has type list<")
     assert "no other column has strings: join" in error_message(path, **options)
     write_table(path, {"text": ["x", None]})
-    assert error_message(path, **options) == ": row 2: column 'text' is null, not a string"
+    assert error_message(path, **options) == ": row 2: column 'text' is null, not a string; drop such rows, or fill them with ''"
     damaged = "not a Parquet file, or damaged after row 0; download it again"
     write_table(path, {"text": ["some text"] * 1000}, use_dictionary=False)
     data = path.read_bytes()

@@ -1,10 +1,13 @@
 """Text in buckets and behind other protocols: the same documents as from a disk, several files at once."""
 
+import contextlib
 import errno
 import gzip
+import http.server
 import json
 import sys
 import threading
+import typing
 from types import SimpleNamespace
 
 import fake_bucket
@@ -84,6 +87,54 @@ def test_any_protocol_of_fsspec_works():
         put(f"memory://stored/{name}.txt", text.encode())
     corpus = TextFiles("memory://stored/*.txt", validation_fraction=0.0)
     assert list(corpus.documents("train")) == [["One."], ["Two."]] and corpus.fingerprint()["train"][0]["version"]
+
+
+class PlainServer(http.server.BaseHTTPRequestHandler):
+    """Web server without ranges, like that of Python; chunked.txt has no known length."""
+
+    protocol_version = "HTTP/1.1"
+    files: typing.ClassVar = {}
+
+    def do_HEAD(self):
+        self.do_GET()
+
+    def do_GET(self):
+        content, is_chunked = self.files[self.path], self.path == "/chunked.txt"
+        self.send_response(200)
+        name, value = ("Transfer-Encoding", "chunked") if is_chunked else ("Content-Length", len(content))
+        self.send_header(name, str(value))
+        self.end_headers()
+        if self.command == "GET":
+            with contextlib.suppress(OSError):  # the client closes the connection once it knows enough
+                self.wfile.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(content), content) if is_chunked else content)
+
+    def log_message(self, *args):
+        pass
+
+
+def test_web_servers_without_ranges(tmp_path, monkeypatch):
+    monkeypatch.setattr(streams, "_BLOCK", 1000)
+    text = "".join(f"{text}\n" for text in TEXTS * 200).encode()
+    (tmp_path / "a.txt").write_bytes(text)
+    expected = list(TextFiles(str(tmp_path / "a.txt")).texts("train"))
+    table = pyarrow.BufferOutputStream()
+    parquet.write_table(pyarrow.table({"text": TEXTS * 1000}), table)
+    PlainServer.files = {"/a.txt": text, "/chunked.txt": text, "/a.txt.gz": gzip.compress(text)}
+    PlainServer.files["/a.parquet"] = table.getvalue().to_pybytes()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), PlainServer) as server:
+        monkeypatch.setattr(server, "handle_error", lambda *args: None)  # connections that the client has closed
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        for name in ("a.txt", "chunked.txt", "a.txt.gz"):
+            assert list(TextFiles(f"{address}/{name}").texts("train")) == expected
+        with pytest.raises(UserError, match=f"{address}/a.parquet: .*no ranges; download the file"):
+            list(TextFiles(f"{address}/a.parquet", input_format="parquet").texts("train"))
+        server.shutdown()
+
+
+def test_a_web_server_has_no_limit_on_the_time_of_a_file():
+    timeout = streams._filesystem("https://example.com/a.txt")[0].client_kwargs["timeout"]
+    assert timeout.total is None and timeout.sock_read == 60
 
 
 def test_what_cannot_be_read_is_one_line(folders, monkeypatch):
