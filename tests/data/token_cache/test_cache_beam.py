@@ -133,6 +133,11 @@ def test_other_commands_write_the_same_bytes_and_resume(tmp_path, text, name, mo
     }
 
 
+def test_parts_beside_an_output_in_a_bucket_are_refused():
+    with pytest.raises(UserError, match="--output=gs://bucket/vocab: "), parallel_beam.parts_folder("gs://bucket/vocab", {}):
+        raise AssertionError("opened")
+
+
 def test_cache_command_with_processes_of_the_beam_runner(tmp_path, text, vocabulary):
     vocabulary.save(tmp_path / "vocab")
     flags = {"input": text / "*.txt", "vocab": tmp_path / "vocab", "output": tmp_path / "cache"}
