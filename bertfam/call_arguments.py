@@ -94,5 +94,6 @@ def check_number(value: Any, name: str) -> None:
 
 def check_path(value: Any, name: str) -> None:
     """Raise UserError if the value is no path."""
-    if not isinstance(value, (str, os.PathLike)):
+    # Paths in buckets are no os.PathLike, since no file of this machine is there.
+    if not isinstance(value, (str, os.PathLike)) and not hasattr(value, "joinpath"):
         raise UserError(f"{name} must be a folder's path as a text or pathlib.Path, not {describe(value)}")

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from bertfam.call_arguments import check_texts, check_whole_number
+from bertfam.call_arguments import check_texts, check_whole_number, describe
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
 from bertfam.models.encoder import MaskedLmConfig
@@ -65,8 +65,10 @@ def select_masked_lm(networks: Mapping[str, Any]) -> TrainedEncoder:
       networks: the networks of `bertfam.api.load_networks`.
 
     Raises:
-      UserError: if no network is an encoder.
+      UserError: if no network is an encoder, or one model is given in place of the networks by name.
     """
+    if not isinstance(networks, Mapping):
+        raise UserError(f"networks must be models by name, as of load_networks, not {describe(networks)}")
     encoders = [model for model in networks.values() if "decoder" not in model.params]
     if not encoders:
         raise UserError("the model has a decoder and no masks to fill; use bertfam generate")

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertfam.api import LanguageModel, Model
+from bertfam.call_arguments import describe
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
 from bertfam.evaluation.minimal_pairs import Score
@@ -48,8 +49,8 @@ def scorer(networks: Mapping[str, Model | LanguageModel]) -> Scorer:
     Raises:
       UserError: none can, or one model is given in place of the networks by name.
     """
-    if isinstance(networks, Model | LanguageModel):
-        raise UserError("networks are models by name, as of load_networks: write {'model': model} for one model")
+    if not isinstance(networks, Mapping):
+        raise UserError(f"networks must be models by name, as of load_networks, not {describe(networks)}")
     for model in networks.values():
         if isinstance(model, LanguageModel):
             return _SCORERS[model.config.kind](model)

@@ -1,12 +1,17 @@
 """Arguments of the Python API of other types: each is refused in one line that names it, and the nearest right ones work."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import small_gpt2
+from upath import UPath
 
 from bertfam import api
+from bertfam.call_arguments import check_path
+from bertfam.data import vocabularies
 from bertfam.data.vocabularies.wordpiece import SPECIAL_PIECES, WordPiece
-from bertfam.decoding.fill import fill
+from bertfam.decoding.fill import fill, select_masked_lm
 from bertfam.decoding.strategies import PRESETS, BeamSearch, Greedy, Limits, Sample, resolve
 from bertfam.errors import UserError
 from bertfam.evaluation.sentence_scores import scorer
@@ -91,6 +96,11 @@ def test_settings_of_other_types_are_refused(make, values, words):
         make(**values)
 
 
+def test_every_kind_of_path_is_a_path():
+    for path in ("folder", Path("folder"), UPath("memory://folder")):
+        check_path(path, "path")
+
+
 def test_name_of_a_preset_is_a_strategy():
     for name, preset in PRESETS.items():
         assert resolve(name, Limits(8)) == (preset.strategy, Limits(8, no_repeat_ngrams=preset.no_repeat_ngrams))
@@ -123,7 +133,9 @@ def test_texts_and_tokens_of_any_list_are_prompts(model):
         (lambda: api.load("folder", step="3"), "step must be a whole number, not '3'"),
         (lambda: api.load("folder", network=5), "network must be a text, not 5"),
         (lambda: api.load_networks("folder", average="no"), "average must be True or False, not 'no'"),
-        (lambda: scorer(api.Model(BertConfig(vocab_size=8), {}, VOCABULARY)), "networks are models by name"),
+        (lambda: scorer(api.Model(BertConfig(vocab_size=8), {}, VOCABULARY)), "networks must be models by name, .* type Model"),
+        (lambda: select_masked_lm(api.Model(BertConfig(vocab_size=8), {}, VOCABULARY)), "networks must be .* type Model"),
+        (lambda: vocabularies.load(None), "folder must be a folder's path .* not None"),
     ],
 )
 def test_arguments_of_other_functions_are_refused(call, words):

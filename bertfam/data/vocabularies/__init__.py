@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from bertfam.call_arguments import check_path
 from bertfam.data.vocabularies.vocabulary import Encoding, Vocabulary
 from bertfam.errors import UserError
 from bertfam.storage.paths import check_whole, missing_folder, to_path
@@ -19,6 +20,7 @@ def load(folder: str | os.PathLike[str]) -> Vocabulary:
     Raises:
       UserError: the folder is missing or empty, or its vocabulary is not supported.
     """
+    check_path(folder, "folder")
     path = to_path(folder)
     check_whole(path)
     try:
