@@ -128,6 +128,8 @@ def main(args: argparse.Namespace) -> int:
     data = flags.load_config(args, reads_text=True).build("TextData")
     if not data.corpora:
         raise UserError(f"no text: give --input=GLOB for text files, or --task={flags.EMBEDDED} for text that comes with Python")
+    if output.is_dir() and not is_remote(output):
+        _check_kept(output, data.corpora)
 
     from bertfam.data.rows.mixture import Mixture
     from bertfam.data.vocabularies.counting import weighted
@@ -285,6 +287,17 @@ def _check_output(output: Path, args: argparse.Namespace) -> None:
     elif not is_remote(output) and os.path.lexists(output):
         raise UserError(f"--output={output} is a file: name a folder")
     check_writable(output)
+
+
+def _check_kept(output: Path, corpora: dict[str, Corpus]) -> None:
+    """Raise UserError if text that a gin file names lies in the folder, which is replaced."""
+    from bertfam.data.corpora.file_corpus import FileCorpus
+
+    for corpus in corpora.values():
+        files = [*corpus.files("train"), *corpus.files("validation")] if isinstance(corpus, FileCorpus) else []
+        for path in files:
+            if os.path.realpath(path).startswith(os.path.realpath(output) + os.sep):
+                raise UserError(f"--output={output} holds {path}, which is text to read: name another folder")
 
 
 def _report(line: str) -> None:

@@ -177,6 +177,15 @@ def test_text_in_the_output_is_kept_with_the_flag_too(text, capsys, monkeypatch,
     assert [path.name for path in text.rglob("*")] == ["mine", "vocab.txt"]
 
 
+def test_text_of_a_gin_file_in_the_output_is_kept(text, capsys):
+    (text / "mine").mkdir()
+    (text / "a.txt").rename(text / "mine/vocab.txt")
+    (text / "run.gin").write_text('TextData.corpus = @TextFiles()\nTextFiles.train = ("mine/*.txt",)\n')
+    assert vocab("--gin_file=run.gin", "--input_format=lines", "--size=36", "--output=mine", "--overwrite") == 2
+    assert "--output=mine holds mine/vocab.txt, which is text to read" in capsys.readouterr().err
+    assert [path.name for path in (text / "mine").iterdir()] == ["vocab.txt"]
+
+
 def test_advice_to_overwrite_is_given_only_where_it_works(text, capsys, monkeypatch):
     assert vocab("--input=a.txt", "--size=36", "--output=.") == 2
     error = capsys.readouterr().err
