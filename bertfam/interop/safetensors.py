@@ -1,5 +1,6 @@
 """Tensors of a Hugging Face folder: safetensors in one file or in shards, never pickle."""
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import safetensors
 from safetensors.numpy import save_file
 
-from bertfam.errors import UserError
+from bertfam.errors import UserError, warn
 from bertfam.storage.untrusted import check_file, file_in, read_json, typed
 
 SINGLE = "model.safetensors"
@@ -61,16 +62,20 @@ class StoredTensor:
 def open_tensors(folder: Path) -> dict[str, StoredTensor]:
     """Return all tensors of a folder, by name, without reading them.
 
+    The single file comes before the shards of an index, as in transformers.
+
     Raises:
       UserError: when there is no safetensors file, or one is broken, missing or outside the folder.
     """
-    if (folder / INDEX).exists():
+    if (folder / SINGLE).exists():
+        weight_map, files = {}, [folder / SINGLE]
+        if (folder / INDEX).exists():
+            _warn_once(f"{folder} has {SINGLE} and {INDEX}: {SINGLE} is read, as by transformers, and the shards are ignored")
+    elif (folder / INDEX).exists():
         weight_map = typed(read_json(folder / INDEX), "weight_map", dict, folder / INDEX)
         if not weight_map or not all(isinstance(name, str) for name in weight_map.values()):
             raise UserError(f"{folder / INDEX} has no weight_map from tensors to files: fetch it again")
         files = [file_in(folder, name) for name in sorted(set(weight_map.values()))]
-    elif (folder / SINGLE).exists():
-        weight_map, files = {}, [folder / SINGLE]
     else:
         pickled = sorted(path.name for path in folder.glob("*.bin"))
         if pickled:
@@ -87,6 +92,11 @@ def open_tensors(folder: Path) -> dict[str, StoredTensor]:
     if missing:
         raise UserError(f"{folder / INDEX} names {missing[0]}, which {weight_map[missing[0]]} does not hold")
     return tensors
+
+
+@functools.cache
+def _warn_once(line: str) -> None:
+    warn([line])
 
 
 def _open_file(path: Path) -> dict[str, StoredTensor]:

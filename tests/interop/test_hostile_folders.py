@@ -20,6 +20,7 @@ from bertfam.data.vocabularies.layouts import LAYOUTS
 from bertfam.data.vocabularies.wordpiece import SPECIAL_PIECES, WordPiece
 from bertfam.errors import UserError
 from bertfam.interop import huggingface
+from bertfam.interop.safetensors import open_tensors
 from bertfam.models.bart import BartConfig
 from bertfam.models.bert import BertConfig
 from bertfam.models.modernbert import ModernBertConfig
@@ -55,8 +56,9 @@ def edit(path, **changes):
 
 
 def index(folder, name):
-    """Say in an index that all tensors are in a file of this name."""
+    """Say in an index that all tensors are in a file of this name, in place of the single file."""
     names = list(load_file(folder / "model.safetensors"))
+    (folder / "model.safetensors").unlink()
     (folder / INDEX).write_text(json.dumps({"weight_map": dict.fromkeys(names, name)}))
 
 
@@ -115,7 +117,7 @@ CASES = {
     "index leads to an absolute path": (lambda f: index(f, "/etc/passwd"), "'/etc/passwd'.*without a path"),
     "long name in the index": (lambda f: index(f, "n" * 5000), "'nnn.*without a path"),
     "index names a folder": (lambda f: [index(f, "d"), (f / "d").mkdir()], "/d is not a regular file"),
-    "index without a map": (lambda f: (f / INDEX).write_text('{"weight_map": 5}'), "weight_map is 5"),
+    "index without a map": (lambda f: [index(f, "a"), (f / INDEX).write_text('{"weight_map": 5}')], "weight_map is 5"),
     "tensors elsewhere": (lambda f: move_out(f, "model.safetensors"), "link out of its folder"),
     "config elsewhere": (lambda f: move_out(f, "config.json"), "link out of its folder"),
     "vocabulary elsewhere": (lambda f: move_out(f, "tokenizer.json"), "link out of its folder"),
@@ -158,6 +160,19 @@ def test_import_refuses_the_folder_in_one_line(folder, tmp_path, capsys, name):
     with pytest.raises(UserError, match=message):
         raise UserError(line)
     assert len(line) < 1000 and not (tmp_path / "model").exists()
+
+
+def test_the_single_file_comes_before_shards_as_in_transformers(folder, capsys):
+    whole = folder / "model.safetensors"
+    kept = whole.read_bytes()
+    tensors = load_file(whole)
+    save_file({name: tensor + 1 for name, tensor in tensors.items()}, folder / "shard.safetensors")
+    index(folder, "shard.safetensors")
+    assert {tensor.path.name for tensor in open_tensors(folder).values()} == {"shard.safetensors"}
+    whole.write_bytes(kept)
+    assert {tensor.path for tensor in open_tensors(folder).values()} == {whole}
+    (line,) = capsys.readouterr().err.splitlines()
+    assert all(word in line for word in ("warning", str(folder), INDEX, "ignored"))
 
 
 def test_model_folder_in_place_of_a_hugging_face_folder_is_recognised(tmp_path, capsys):
