@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertfam.data.corpora.formats import INPUT_FORMATS
 from bertfam.data.corpora.sentences import LANGUAGES, UNDETERMINED
-from bertfam.errors import UserError
+from bertfam.errors import UserError, warn
 from bertfam.storage.buckets import is_remote
 from bertfam.storage.files import check_file
 from bertfam.storage.paths import to_path
@@ -390,6 +390,7 @@ def load_config(
     config = load([*under, *files], bindings, _configurable_modules(args), saved=saved, defaults=defaults.bindings)
     config = _with_kept_versions(args, config)
     config = dataclasses.replace(config, files=tuple(files))  # those that messages name
+    _report_overridden(args, config)
     given = next((flag for flag in _OF_INPUT if getattr(args, flag, None)), None)
     if given and not args.task and not config.refers_to("TextFiles"):
         raise UserError(f"--{given} says how --input is read: give --input=GLOB with it")
@@ -424,7 +425,24 @@ def load_files(args: argparse.Namespace, more: Sequence[str] = ()) -> Config:
     if not args.gin_file:
         raise UserError("no configuration: give --gin_file=FILE (runs/quickstart.gin, say)")
     config = load([shipped(_DEFAULTS), *args.gin_file], [*more, *args.gin_bindings], args.module_import)
+    _report_overridden(args, config)
     return dataclasses.replace(config, files=tuple(args.gin_file))  # those that messages name
+
+
+def _report_overridden(args: argparse.Namespace, config: Config) -> None:
+    """Warn about every --gin_file without effect, since later files and flags override all that it binds."""
+    for name in args.gin_file:
+        if by := config.overridden.get(name):
+            is_file = by[-1] in args.gin_file
+            verb = "override" if by[1:] else "overrides"
+            fix = f"give it after {by[-1]} if it is to override that" if is_file else "leave out one of them"
+            _warn_once(f"--gin_file={name} has no effect: {', '.join(by)} {verb} all that it binds; {fix}")
+
+
+@functools.cache
+def _warn_once(line: str) -> None:
+    """Print a warning, once where a command loads its configuration several times."""
+    warn([line])
 
 
 def named_text(args: argparse.Namespace, data: TextData) -> TextData:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import traceback
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
@@ -74,6 +74,7 @@ def load(
     gin.clear_config()
     statements: list[Binding | Import] = [Import(module, Origin(f"--module_import={module}")) for module in module_imports]
     saved_sources: set[str] = set()
+    sizes: list[int] = []  # bindings of each file
     for name in gin_files:
         named_at = name if name in saved else f"--gin_file={name}"
         parsed = list(parse_file(name, named_at, is_saved=name in saved))
@@ -81,6 +82,7 @@ def load(
             check_imported([statement for statement in parsed if isinstance(statement, Import)], module_imports)
             saved_sources |= {statement.origin.source for statement in parsed}
         statements += parsed
+        sizes.append(sum(isinstance(statement, Binding) for statement in parsed))
     statements += map(parse_override, bindings)
     statements = [*_referred(defaults, statements), *statements]
 
@@ -100,7 +102,34 @@ def load(
         live = lint.drop_retired(live)
         lint.check_types(live)
     modules = tuple(dict.fromkeys(statement.module for statement in imports))
-    return Config(lint.reduce(live), modules, tuple(gin_files), frozenset(saved_sources))
+    overridden = _overridden(gin_files, sizes, complete, len(bindings))
+    return Config(lint.reduce(live), modules, tuple(gin_files), frozenset(saved_sources), overridden)
+
+
+def _overridden(
+    gin_files: Sequence[str], sizes: Sequence[int], bindings: Sequence[Binding], flags: int
+) -> Mapping[str, tuple[str, ...]]:
+    """Return the files of which later files or flags override every binding, some with another value, and what overrides them.
+
+    Args:
+      gin_files: the gin files.
+      sizes: the number of bindings of each file and those that it includes.
+      bindings: all bindings; those of the files come in their order, before those of flags.
+      flags: the number of bindings of flags.
+    """
+    ends = [len(bindings) - flags - sum(sizes[number + 1 :]) for number in range(len(sizes))]
+    last = {binding.key: index for index, binding in enumerate(bindings)}
+    overridden: dict[str, tuple[str, ...]] = {}
+    for name, size, end in zip(gin_files, sizes, ends, strict=True):
+        own = {binding.key: binding for binding in bindings[end - size : end]}
+        in_effect = [last[key] for key in own]
+        if in_effect and min(in_effect) >= end and any(bindings[last[key]].value != own[key].value for key in own):
+            files = {
+                index: next((file for file, after in zip(gin_files, ends, strict=True) if index < after), None)
+                for index in in_effect
+            }
+            overridden[name] = tuple(dict.fromkeys(files[index] or str(bindings[index].origin) for index in sorted(in_effect)))
+    return overridden
 
 
 def _referred(defaults: Sequence[Override], statements: Iterable[Binding | Import]) -> list[Binding]:
@@ -151,12 +180,14 @@ class Config:
       modules: the modules that were imported.
       files: the gin files.
       saved_sources: the files of a model folder, as origins name them.
+      overridden: the files without effect, each with the files and flags that override all its bindings.
     """
 
     bindings: lint.Bindings
     modules: tuple[str, ...]
     files: tuple[str, ...]
     saved_sources: frozenset[str] = frozenset()
+    overridden: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
     def build(self, name: str) -> Any:
         """Build the object of `@name()` with everything that it refers to.

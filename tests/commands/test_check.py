@@ -53,6 +53,17 @@ def test_a_good_run(trained, tmp_path, monkeypatch, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_gin_file_that_a_later_one_overrides_in_all_is_named_in_a_warning(trained, tmp_path, capsys):
+    (tmp_path / "before.gin").write_text("Run.log_every = 7\n")
+    (tmp_path / "after.gin").write_text("Run.log_every = 3\nRun.sample_every = 3\n")
+    before, after = (f"--gin_file={tmp_path}/{name}.gin" for name in ("before", "after"))
+    assert cli.main(words(trained, "--model_dir={model_dir}", before, after)) == 0
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if "no effect" in line)
+    assert f"{before} has no effect" in line and f"give it after {tmp_path}/after.gin" in line
+    assert cli.main(words(trained, "--model_dir={model_dir}", after, before)) == 0
+    assert "no effect" not in capsys.readouterr().err
+
+
 def test_gin_file_without_an_objective_is_laid_over_the_configuration_of_the_folder(trained, tmp_path, capsys):
     (tmp_path / "over.gin").write_text("Run.log_every = 7\nRun.sample_every = 3\n")
     assert cli.main(words(trained, "--model_dir={model_dir}", f"--gin_file={tmp_path}/over.gin", "--show")) == 0

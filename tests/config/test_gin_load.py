@@ -51,6 +51,18 @@ def test_later_files_and_flags_win(run):
     )
 
 
+def test_files_of_which_later_ones_override_every_binding_are_known(run, write):
+    part = write("part.gin", "ToyModel.size = 4\nToyRun.seed = 9\n")
+    assert config.load([part, run]).overridden == {part: (run,)}
+    assert config.load([run, part]).overridden == {}
+    assert config.load([run, part], ["ToyModel.size = 8"]).overridden == {}
+    assert config.load([run, part], ["ToyModel.size = 8", "ToyRun.seed = 1"]).overridden == {
+        part: ("--gin.ToyModel.size=8", "--gin.ToyRun.seed=1")
+    }
+    assert config.load([run, run]).overridden == {}  # the same values
+    assert config.load([write("same.gin", "ToyRun.seed = 5\n"), run]).overridden == {}
+
+
 def test_text_is_sorted_without_includes_and_overridden_values(run):
     assert config.load([run]).text() == (
         "STEPS = 10\n"
