@@ -18,7 +18,7 @@ _PASSING = {
     errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ECONNRESET, errno.ECONNABORTED, errno.ECONNREFUSED, errno.ENETDOWN,
     errno.ENETUNREACH, errno.ENETRESET, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EAGAIN,
 }  # fmt: skip
-_PASSING_CODES = {401, 403, 408, 429, *range(500, 505)}
+_PASSING_CODES = {401, 403, 408, 429, *range(500, 600)}
 _DENIED = ("HTTP 401", "HTTP 403")
 # TensorStore's messages.
 _ERROR_CODE = re.compile(r"os_error_code='(\d+)'")
@@ -68,6 +68,12 @@ def explain(error: BaseException) -> BaseException:
     return TransientError(refused.reason, f"{_first_line(error)}; run the same command again")
 
 
+def http_status(error: BaseException) -> int | None:
+    """Return the status that a web server has answered with; None if there was no answer, or for other errors."""
+    status = getattr(error, "status", None) or getattr(getattr(error, "response", None), "status_code", None)
+    return status if isinstance(status, int) else None
+
+
 def cannot_write(path: str | os.PathLike[str], error: OSError, fix: str = "name another") -> UserError:
     """Return the mistake of a path that the system cannot write, with what to do about the reason, or else `fix`."""
     cure = "free some space" if error.errno in FULL else "make it writable" if error.errno in _SEALED else ""
@@ -84,13 +90,16 @@ def _of_system(error: BaseException) -> Refusal | None:
 
 
 def _of_bucket(error: BaseException) -> Refusal | None:
-    """Read the errors of gcsfs, of the network below it and of Google's credentials."""
-    package, code, line = type(error).__module__.partition(".")[0], getattr(error, "code", None), _first_line(error)
+    """Read the errors of gcsfs, of web servers, of the network below them and of Google's credentials."""
+    package, line = type(error).__module__.partition(".")[0], _first_line(error)
     if isinstance(error, OSError) and line.startswith("Forbidden"):
         return _of_code(403, line)
     if package == "gcsfs":
+        code = getattr(error, "code", None)
         return _of_code(code, line) if isinstance(code, int) else Refusal(line, True)
     if package in ("aiohttp", "requests"):
+        if status := http_status(error):
+            return _of_code(status, getattr(error, "message", None) or str(status))
         return Refusal(f"{type(error).__name__}: {line}", True)
     if package == "google":
         return Refusal(f"{type(error).__name__}: {line}", type(error).__name__ in ("TransportError", "RefreshError"))

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from bertfam.errors import TransientError, UserError
 from bertfam.storage import buckets
-from bertfam.storage.faults import refusal
+from bertfam.storage.faults import http_status, refusal
 
 _BLOCK = 8 << 20  # bytes of a request, which takes about as long as the delay of a store
 _SILENCE_SECONDS = 60  # of a web server; the time of a whole file has no limit
@@ -74,9 +74,9 @@ def find_stored(pattern: str) -> list[StoredFile]:
             try:
                 infos = {name: filesystem.info(name)}
             except FileNotFoundError as error:
-                if _is_unreachable(error.__cause__):
-                    raise error.__cause__ from None  # type: ignore[misc]
-                return []
+                if _is_missing(error):
+                    return []
+                raise error.__cause__ or error from None
             if infos[name].get("type") == "directory":
                 example = f"{pattern.rstrip('/')}/*.txt"
                 raise UserError(f"{pattern} is a folder; name the files in it, for example {example}")
@@ -183,25 +183,33 @@ def _refusals(address: str, *, passing: bool = True) -> Iterator[None]:
 
     Args:
       address: What is read.
-      passing: A refusal of access may pass too, as in the middle of a command.
+      passing: A store's refusal of access may pass too, as in the middle of a command; that of a web server stays.
     """
+    is_web = address.partition("://")[0] in _WEB
     try:
         yield
     except (UserError, TransientError):
         raise
     except Exception as error:  # stores, their clients, the network and the credentials raise their own types
+        if _is_missing(error):
+            raise UserError(f"no such file: {address}") from error
         refused = refusal(error)
         is_malformed = isinstance(error, ValueError)
-        if refused and refused.passes and not is_malformed and (passing or not refused.is_denied):
+        if refused and refused.passes and not is_malformed and (not refused.is_denied or (passing and not is_web)):
             raise TransientError(refused.reason, f"{address} cannot be read; run the same command again") from error
         why = refused.reason if refused else f"{type(error).__name__}: {error}".splitlines()[0]
-        raise UserError(f"{address} cannot be read ({why}); check the address and the credentials of this machine") from error
+        fix = "check the address, or download the file first if it needs a login" if is_web else (
+            "check the address and the credentials of this machine"
+        )
+        raise UserError(f"{address} cannot be read ({why}); {fix}") from error
 
 
-def _is_unreachable(cause: BaseException | None) -> bool:
-    """Return True if this cause of a FileNotFoundError is another fault: fsspec turns every fault of a web server into one."""
-    is_fault = isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError)
-    return is_fault or getattr(cause, "status", 404) not in (404, 410)
+def _is_missing(error: BaseException) -> bool:
+    """Return True if there is no such file: fsspec turns every fault of a web server into a FileNotFoundError."""
+    if not isinstance(error, FileNotFoundError):
+        return http_status(error) in (404, 410)
+    cause = error.__cause__
+    return cause is None or _is_missing(cause) or not (isinstance(cause, OSError) or refusal(cause))
 
 
 def _version(info: dict[str, Any]) -> str:

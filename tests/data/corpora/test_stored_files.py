@@ -132,6 +132,48 @@ def test_web_servers_without_ranges(tmp_path, monkeypatch):
         server.shutdown()
 
 
+class FaultyServer(http.server.BaseHTTPRequestHandler):
+    """Web server that answers NUMBER.txt with that status; its other pages are an index with a dead link."""
+
+    def do_HEAD(self):
+        self.do_GET()
+
+    def do_GET(self):
+        name = self.path.rpartition("/")[2].removesuffix(".txt")
+        self.send_response(int(name) if name.isdecimal() else 200)
+        self.end_headers()
+        if self.command == "GET" and not name.isdecimal():
+            self.wfile.write(b'<a href="404.txt">')
+
+    def log_message(self, *args):
+        pass
+
+
+def test_statuses_of_web_servers_are_mistakes_or_may_pass():
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), FaultyServer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        root = f"http://127.0.0.1:{server.server_port}"
+        for status, kind, words in (
+            (404, UserError, "no such file"),
+            (410, UserError, "no such file"),
+            (401, UserError, "HTTP 401, no permission"),
+            (403, UserError, "HTTP 403, no permission"),
+            (451, UserError, "HTTP 451"),
+            (429, TransientError, "HTTP 429"),
+            (503, TransientError, "HTTP 503"),
+            (520, TransientError, "HTTP 520"),
+        ):
+            address = f"{root}/{status}.txt"
+            for read in (lambda name: list(TextFiles(name).texts("train")), lambda name: streams.open_binary(name).read()):
+                with pytest.raises((UserError, TransientError)) as refusal:
+                    read(address)
+                line = str(refusal.value)
+                assert type(refusal.value) is kind and words in line and address in line and "\n" not in line, line
+        with pytest.raises(UserError, match=f"no such file: {root}/links/404.txt"):  # a dead link
+            list(TextFiles(f"{root}/links/*.txt").texts("train"))
+        server.shutdown()
+
+
 def test_a_web_server_has_no_limit_on_the_time_of_a_file():
     timeout = streams._filesystem("https://example.com/a.txt")[0].client_kwargs["timeout"]
     assert timeout.total is None and timeout.sock_read == 60
