@@ -198,8 +198,10 @@ def _refusals(address: str, *, passing: bool = True) -> Iterator[None]:
         if refused and refused.passes and not is_malformed and (not refused.is_denied or (passing and not is_web)):
             raise TransientError(refused.reason, f"{address} cannot be read; run the same command again") from error
         why = refused.reason if refused else f"{type(error).__name__}: {error}".splitlines()[0]
-        fix = "check the address, or download the file first if it needs a login" if is_web else (
-            "check the address and the credentials of this machine"
+        fix = (
+            "check the address, or download the file first if it needs a login"
+            if is_web
+            else ("check the address and the credentials of this machine")
         )
         raise UserError(f"{address} cannot be read ({why}); {fix}") from error
 
