@@ -33,6 +33,7 @@ _IN_ONE_PROCESS = (  # the others, except replay, which several processes may ru
     *("cache", "check", "checkpoints", "clean", "configs", "encode", "evaluate", "explain", "export", "fill", "generate"),
     *("import", "plan", "preview", "vocab"),
 )
+_STARTERS = ("mpiexec", "mpirun", "sbatch", "srun", "torchrun")
 _DASH = "[-\u2010-\u2015\u2212]"  # also those that web pages and word processors write in place of -
 _FLAG = re.compile(rf"(?P<dashes>{_DASH}{{1,2}})(?P<name>[A-Za-z](?:\w|{_DASH})*)(?==|\Z)")  # not of gin: --gin.NAME
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # accepted by Google Cloud, Kubernetes and XPK
@@ -105,7 +106,9 @@ def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[argpar
 
 
 def check_command(parser: argparse.ArgumentParser, command: Sequence[str], alone: str | None = None) -> None:
-    """Exit with an error if the command is empty, or one of bertfam that every process would refuse, or would run in full.
+    """Exit with an error for a command that cannot work: an empty one, one in quotes, or one that starts processes itself.
+
+    So it does for commands of bertfam that every process would refuse, or would run in full.
 
     Only the names of flags are looked at, which are letters, digits and _, and --model_dir, without which nothing is trained.
 
@@ -116,6 +119,10 @@ def check_command(parser: argparse.ArgumentParser, command: Sequence[str], alone
     """
     if not command:
         parser.error("no command: write it after --")
+    if _is_quoted(command[0]):
+        parser.error(f"{command[0]!r} is one word: write the command without quotes around it: -- {' '.join(command[0].split())}")
+    if (starter := Path(command[0]).name) in _STARTERS:
+        parser.error(f"{starter} starts processes, as {parser.prog} does: write the command without {starter}")
     if command[0] in (*_TRAININGS, *_IN_ONE_PROCESS):
         parser.error(f"{command[0]} is a command of bertfam: write -- bertfam {command[0]}")
     name, *words = _words_of_bertfam(command) or [""]
@@ -131,6 +138,14 @@ def check_command(parser: argparse.ArgumentParser, command: Sequence[str], alone
             parser.error(f"{dashes}{flag} is no flag of bertfam {name}: write {right}")
     if ("--", "model_dir") not in flags:
         parser.error(f"bertfam {name} requires --model_dir=DIR")
+
+
+def _is_quoted(word: str) -> bool:
+    """Return True for a command that was written as one word; a program's path may have spaces, also on another machine."""
+    words = word.split()
+    if len(words) < 2 or Path(word).is_file():
+        return False
+    return not Path(word).is_absolute() or bool(_words_of_bertfam(words)) or any(text.startswith("-") for text in words)
 
 
 def _words_of_bertfam(command: Sequence[str]) -> list[str]:

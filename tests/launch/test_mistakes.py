@@ -1,5 +1,6 @@
 """Mistakes in the flags of a launcher, each reported in one line before anything runs."""
 
+import contextlib
 import importlib
 import re
 
@@ -146,6 +147,27 @@ def test_every_command_is_known_to_the_launchers(monkeypatch):
     monkeypatch.syspath_prepend(LAUNCH)
     common = importlib.import_module("common")
     assert {*common._TRAININGS, *common._IN_ONE_PROCESS, "replay"} == set(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["bertfam pretrain --model_dir=gs://b/m"], ["one word", "-- bertfam pretrain --model_dir=gs://b/m"]),
+        (["/opt/venv/bin/bertfam pretrain"], ["one word", "-- /opt/venv/bin/bertfam pretrain"]),
+        (["python my_program.py\n  --size=3", "--x"], ["one word", "-- python my_program.py --size=3"]),
+        (["srun", *TRAIN, "--model_dir=m"], ["srun starts processes", "without srun"]),
+        (["/usr/bin/mpirun", "-n", "2", *TRAIN], ["without mpirun"]),
+        (["/opt/my programs/bin/bertfam", "pretrain", "--model_dir=m"], []),
+    ],
+)
+def test_a_command_in_quotes_or_that_starts_processes_is_refused(monkeypatch, capsys, command, words):
+    monkeypatch.syspath_prepend(LAUNCH)
+    common = importlib.import_module("common")
+    parser = common.make_parser("slurm.py", "", "")
+    with pytest.raises(SystemExit, match="2") if words else contextlib.nullcontext():
+        common.check_command(parser, command)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == bool(words) and all(word in lines[0] for word in words)
 
 
 @pytest.mark.parametrize("script", ["local.py", "tpu_vm.py", "gke.py", "slurm.py", "xpk.py"])
