@@ -278,7 +278,11 @@ def _add_format(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--input_format", choices=tuple(INPUT_FORMATS), default=None, help="format of the files, see above (default: sentences)"
     )
-    group.add_argument("--text_field", metavar="NAME", help="field or column of the text, for jsonl and parquet (default: text)")
+    group.add_argument(
+        "--text_field",
+        metavar="NAME",
+        help="field or column of the text, for jsonl and parquet; OUTER.INNER for one in an object or struct (default: text)",
+    )
     group.add_argument(
         "--encoding", metavar="NAME", help="encoding of the files, such as latin-1, cp1252, utf-16 or gb18030 (default: utf-8)"
     )

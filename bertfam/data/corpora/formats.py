@@ -4,6 +4,7 @@ Parquet is read by pyarrow and JSON by the standard library. `datasets` (Hugging
 neither is a dependency of bertfam.
 """
 
+import functools
 import io
 import json
 import os
@@ -93,12 +94,32 @@ def read_objects(path: _Path, encoding: str, fix: str = "") -> Iterator[tuple[st
 
 
 def string_field(value: dict[str, Any], field: str, where: str, fix: str) -> str:
-    """Return a string field of a JSON object; raise UserError, which ends in `fix`, if it is missing or not a string."""
-    if field not in value:
-        raise UserError(f"{where}: no field {field!r} but {_listed(value)}; {fix}")
-    if not isinstance(text := value[field], str):
-        raise UserError(f"{where}: the field {field!r} is {_json_kind(text)}, not a string; {fix}")
+    """Return a string field of a JSON object: of this name or, if there is none, at this path of names with dots between.
+
+    Raises:
+      UserError: If it is missing or not a string; the message ends in `fix`.
+    """
+    text = value[field] if field in value else _nested_field(value, field, where, fix)
+    if not isinstance(text, str):
+        inside = [f"{field}.{name}" for name, part in text.items() if isinstance(part, str)] if isinstance(text, dict) else []
+        example = f", such as {_listed(inside)}" if inside else ""
+        raise UserError(f"{where}: the field {field!r} is {_json_kind(text)}, not a string; {fix}{example}")
     return text
+
+
+def _nested_field(value: dict[str, Any], path: str, where: str, fix: str) -> Any:
+    """Return the value at a path of names with dots between, such as translation.en."""
+    names = path.split(".")
+    inner: Any = value
+    for number, name in enumerate(names):
+        outer = ".".join(names[:number])
+        if not isinstance(inner, dict):
+            raise UserError(f"{where}: no field {path!r}: {outer!r} is {_json_kind(inner)}, not an object; {fix}")
+        if name not in inner:
+            missing = f"{name!r} in {outer!r}" if number else repr(path)
+            raise UserError(f"{where}: no field {missing} but {_listed(inner)}; {fix}")
+        inner = inner[name]
+    return inner
 
 
 def _read_parquet(path: _Path, encoding: str, field: str) -> Iterator[list[str]]:
@@ -108,11 +129,11 @@ def _read_parquet(path: _Path, encoding: str, field: str) -> Iterator[list[str]]
     row = 0
     try:
         with _open_seekable(path) as file, parquet.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20) as table:
-            _check_column(path, table.schema_arrow, field)
+            outer, *inner = _column(path, table.schema_arrow, field)
             _check_unpacked_size(path, table.metadata, field)
             for batch in table.iter_batches(batch_size=_BATCH, columns=[field], use_threads=False):
-                for value in batch.column(0):
-                    text = value.as_py()
+                for value in batch.column(outer):
+                    text = functools.reduce(lambda fields, name: fields and fields[name], inner, value.as_py())
                     row += 1
                     if text is None:
                         raise UserError(
@@ -152,21 +173,43 @@ def _damaged(path: _Path, row: int) -> UserError:
     return UserError(f"{path}: not a Parquet file, or damaged after row {row}; {fix}")
 
 
-def _check_column(path: _Path, schema: Any, field: str) -> None:
-    """Raise UserError unless a file has one column of this name, of strings."""
+def _column(path: _Path, schema: Any, field: str) -> tuple[str, ...]:
+    """Return the column of strings of this name, or the column and the fields of structs in it at this path.
+
+    Raises:
+      UserError: If there is none, or there are several.
+    """
     if schema.names.count(field) > 1:
         raise UserError(f"{path}: {schema.names.count(field)} columns are named {field!r}; write the file with one of them")
-    if field not in schema.names:
-        raise UserError(f"{path}: no column {field!r} but {_listed(schema.names)}; name the text's with --text_field")
-    kind = schema.field(field).type
+    leaves = {".".join(names): (names, kind) for names, kind in _leaves(schema)}
+    if field in schema.names:
+        names, kind = (field,), schema.field(field).type
+    elif field in leaves:
+        names, kind = leaves[field]
+    else:
+        raise UserError(f"{path}: no column {field!r} but {_listed(leaves)}; name the text's with --text_field")
     if not _is_text(kind):
-        texts = [name for name in schema.names if name != field and _is_text(schema.field(name).type)]
+        texts = [name for name, (_, other) in leaves.items() if name != field and _is_text(other)]
         fix = (
             f"name the text's with --text_field, such as {_listed(texts)}"
             if texts
             else f"no other column has strings: {_as_text(kind)}"
         )
         raise UserError(f"{path}: column {field!r} has type {kind}, not string; {fix}")
+    return names
+
+
+def _leaves(schema: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the names and the type of each column that is no struct, and of the fields of those that are."""
+    from pyarrow import types
+
+    pending = [((field.name,), field.type) for field in reversed(schema)]
+    while pending:
+        names, kind = pending.pop()
+        if types.is_struct(kind):
+            pending += [((*names, field.name), field.type) for field in reversed(list(kind))]
+        else:
+            yield names, kind
 
 
 def _check_unpacked_size(path: _Path, metadata: Any, field: str) -> None:

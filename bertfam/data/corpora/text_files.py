@@ -28,7 +28,7 @@ class TextFiles(FileCorpus):
     Attributes:
       train, validation, validation_fraction: See `FileCorpus`.
       input_format: One of `INPUT_FORMATS`.
-      text_field: The field or column that holds the text, in JSON lines and Parquet.
+      text_field: The field or column that holds the text, in JSON lines and Parquet; `outer.inner` for one in an object.
       encoding: Any codec of Python; Parquet has its own.
       language: For the sentence splitter, see `bertfam.data.corpora.sentences.LANGUAGES`.
 

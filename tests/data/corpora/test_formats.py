@@ -1,5 +1,6 @@
 """Documents in JSON lines and Parquet."""
 
+import functools
 import json
 from typing import get_args
 
@@ -110,11 +111,30 @@ def test_parquet_that_unpacks_to_gigabytes_is_refused_before_it_is_unpacked(tmp_
 def test_other_kinds_of_columns_and_files_are_answered_with_what_makes_them_text(tmp_path):
     write_table(tmp_path / "a", {"text": pyarrow.array(["He left.", "It rained."], pyarrow.string_view())})
     assert read(tmp_path / "a", input_format="parquet") == [["He left."], ["It rained."]]
-    for column, fix in (([b"a"], "cast('string')"), ([None], "with the text in a column"), ([{"a": "b"}], "join the values")):
+    for column, fix in (([b"a"], "cast('string')"), ([None], "with the text in a column"), ([{"a": "b"}], "such as text.a")):
         write_table(tmp_path / "a", {"text": column})
         assert fix in error_message(tmp_path / "a", input_format="parquet")
     feather.write_feather(pyarrow.table({"text": ["a"]}), tmp_path / "a", compression="uncompressed")
     assert "this is an Arrow or Feather file" in error_message(tmp_path / "a", input_format="parquet")
+
+
+def test_text_in_an_object_or_a_struct(tmp_path):
+    rows = [{"a": {"en": {"b.c": "He left."}, "n": 1}, "a.n": "x"}, {"a": {"en": {"b.c": "It rained."}, "n": 2}, "a.n": "y"}]
+    (tmp_path / "j").write_text("\n".join(json.dumps({"a": {"en": row["a"]["en"]["b.c"]}, "a.n": row["a.n"]}) for row in rows))
+    assert read(tmp_path / "j", input_format="jsonl", text_field="a.en") == [["He left."], ["It rained."]]
+    write_table(tmp_path / "p", {name: [row[name] for row in rows] for name in ("a", "a.n")})
+    assert read(tmp_path / "p", input_format="parquet", text_field="a.en.b.c") == [["He left."], ["It rained."]]
+    for name in ("j", "p"):  # a field of the name itself goes first
+        kind = {"j": "jsonl", "p": "parquet"}[name]
+        assert read(tmp_path / name, input_format=kind, text_field="a.n") == [["x"], ["y"]]
+    error = functools.partial(error_message, tmp_path / "j", input_format="jsonl")
+    assert error(text_field="a").endswith("such as a.en")
+    assert error(text_field="a.de").startswith(":1: no field 'de' in 'a' but en; ")
+    assert error(text_field="a.en.x").startswith(":1: no field 'a.en.x': 'a.en' is a string")
+    error = functools.partial(error_message, tmp_path / "p", input_format="parquet")
+    assert error(text_field="a.de").startswith(": no column 'a.de' but a.en.b.c, a.n")
+    write_table(tmp_path / "p", {"a": [{"b": "x"}, None]})
+    assert error(text_field="a.b").startswith(": row 2: column 'a.b' is null")
 
 
 @pytest.mark.parametrize("value", ["[" * 100_000, "9" * 5_000])

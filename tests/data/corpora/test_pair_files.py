@@ -37,6 +37,8 @@ def test_every_format_gives_the_same_pairs(folder):
         assert read_pairs(name, **TSV) == PAIRS
     assert read_pairs("named.tsv", input_format="tsv", inputs="de", targets="en") == PAIRS
     assert read_pairs("a.jsonl", inputs="targets", targets="inputs") == [pair[::-1] for pair in PAIRS]
+    (folder / "nested.jsonl").write_text("\n".join(json.dumps({"translation": {"de": i, "en": t}}) for i, t in PAIRS))
+    assert read_pairs("nested.jsonl", inputs="translation.de", targets="translation.en") == PAIRS
 
 
 def test_prefix_is_put_before_the_inputs(folder):
