@@ -6,6 +6,7 @@ import io
 import os
 import re
 import tokenize
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
@@ -21,6 +22,8 @@ LINE_LENGTH = 100
 _UNITS = "kmb"
 _YAML = re.compile(r"\s*([\w./]+)\s*:=?\s*(\S.*?)\s*")  # a line of a YAML file
 _ABBREVIATED = re.compile(rf"[^=#]+=\s*(\d+(?:\.\d+)?)([{_UNITS}])\s*(?:#.*)?", re.IGNORECASE)  # NAME = 8k
+_ODD_SPACE = re.compile("[\u00a0\u2000-\u200d\u202f\u2060\u3000\ufeff]")  # as text copied from web pages has
+_WEB_PAGE = re.compile(r"\s*<(!doctype|html|head|body)\b", re.IGNORECASE)
 _WITH_COMMAS = re.compile(r"[^=#]+=\s*(-?\d+(?:,\d+)+\S*)\s*(?:#.*)?")  # NAME = 0,001
 
 
@@ -193,6 +196,13 @@ def _raise_syntax_error(
         fix = {"true": "True", "false": "False", "none": "None"}.get(word.lower())
         name = next((name for name in registry.names() if name.casefold() == word.casefold()), word)
         message = f"{word} is not a value; write " + (fix or f"{quoted} for a string, %{word} for a macro, or @{name}()")
+    elif _WEB_PAGE.match("\n".join(lines[:9])):
+        message = "this is a web page, not a gin file; download the file itself (on GitHub, by Raw)"
+    elif line <= len(lines) and (odd := _ODD_SPACE.search(lines[line - 1])):
+        code = f"U+{ord(odd[0]):04X}"
+        message = (
+            f"cannot be parsed: column {odd.start() + 1} has {unicodedata.name(odd[0])} ({code}); write a plain space or nothing"
+        )
     elif line <= len(lines) and (number := _ABBREVIATED.fullmatch(lines[line - 1])):
         digits, unit = number.groups()
         message = f"{digits}{unit} is not a number; write {' or '.join(_written_out(digits, unit))}"

@@ -24,7 +24,11 @@ def is_huggingface(path: str | Path) -> bool:
 def check_is_model(folder: str | Path) -> None:
     """Raise UserError if a folder is neither a MODEL_DIR nor a Hugging Face folder."""
     if not _has_config(folder) and not is_huggingface(folder):
-        if fix := _model_folder_around(folder, ("config.gin", "config.json")) or missing_folder(folder):
+        if (
+            fix := _model_folder_around(folder, ("config.gin", "config.json"))
+            or model_folders_in(folder)
+            or missing_folder(folder)
+        ):
             fix = f"; {fix}"
         raise UserError(f"{folder} is neither a model folder (config.gin) nor a Hugging Face folder (config.json){fix or ''}")
 
@@ -32,7 +36,12 @@ def check_is_model(folder: str | Path) -> None:
 def check_is_run(folder: str | Path) -> None:
     """Raise UserError if a folder is no MODEL_DIR."""
     if not _has_config(folder):
-        fix = _model_folder_around(folder) or missing_folder(folder) or "`bertfam pretrain` or `bertfam import` makes one"
+        fix = (
+            _model_folder_around(folder)
+            or model_folders_in(folder)
+            or missing_folder(folder)
+            or "`bertfam pretrain` or `bertfam import` makes one"
+        )
         if is_huggingface(folder):
             fix = f"it is a Hugging Face folder: make a model folder from it by `bertfam import --input={folder} --output=DIR`"
         raise UserError(f"{folder} is no model folder (no config.gin); {fix}")
@@ -54,6 +63,14 @@ def _model_folder_around(folder: str | Path, configs: Sequence[str] = ("config.g
     """Return the advice to name the model folder, with one of `configs`, that a path lies in; None if it lies in none."""
     inside = (parent for parent in to_path(folder).parents[:2] if any((parent / name).is_file() for name in configs))
     return next((f"it is in the model folder {parent}: name that" for parent in inside), None)
+
+
+def model_folders_in(folder: str | Path) -> str | None:
+    """Return the advice to name a model folder that lies in a folder on this machine; None if there is none."""
+    if is_remote(folder):
+        return None
+    inside = sorted(path.parent for path in Path(folder).glob("*/config.gin"))
+    return f"name the model folder in it: {' or '.join(map(str, inside[:3]))}" if inside else None
 
 
 def check_output(flag: str, output: str | Path, model_dir: str | Path) -> None:

@@ -49,6 +49,14 @@ def test_edited_value_is_refused_with_the_flag_that_sets_it(model_dir, tmp_path,
     assert f"{path}:{line}: LinearDecay.peak was 0.01" in error and "--gin.LinearDecay.peak=0.5" in error
 
 
+def test_line_ends_and_a_folder_around_are_named(model_dir, tmp_path):
+    path = model_dir / "fingerprint.json"
+    for command in ("pretrain", "fill"):
+        assert f"name the model folder in it: {model_dir}" in in_process(command, f"--model_dir={tmp_path}").stderr
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    assert f"{path} is not as this run has written it; only its line ends differ" in refused(model_dir, "pretrain")
+
+
 @pytest.mark.parametrize("name", ["metrics.jsonl", "metrics.damaged.jsonl"])
 def test_metrics_are_not_written_through_a_link(tmp_path, name):
     model_dir, private = tmp_path / "model", tmp_path / "private.txt"

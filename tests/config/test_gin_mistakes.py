@@ -31,6 +31,17 @@ def test_file_without_the_mistakes_is_valid(write):
     assert (run.model.size, run.stages[0].steps) == (4, 10)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ToyModel.size = 4\nToyRun.seed\u00a0= 3\n", "a.gin:2: cannot be parsed: column 12 has NO-BREAK SPACE (U+00A0)"),
+        ("<!DOCTYPE html>\n<html><body>SEED = 3</body></html>\n", "a.gin:1: this is a web page"),
+    ],
+)
+def test_text_copied_or_saved_from_a_web_page(write, text, message):
+    assert error_message([write("a.gin", text)]).startswith(message)
+
+
 # Text added as line 6 of a.gin, and the error message.
 MISTAKES_IN_LINES = [
     ("ToyModl.size = 3", "a.gin:6: unknown configurable ToyModl; did you mean ToyModel?"),

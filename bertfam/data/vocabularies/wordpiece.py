@@ -236,7 +236,11 @@ def make_normalizer(
 
 def _read_vocab_txt(path: Path) -> list[str]:
     """Read one piece per line, in the order of the ids."""
-    return [line.rstrip("\r") for line in read_text(path).removesuffix("\n").split("\n")]
+    pieces = [line.rstrip("\r") for line in read_text(path).removesuffix("\n").split("\n")]
+    tabs = [number for number, piece in enumerate(pieces, 1) if "\t" in piece]
+    if len(tabs) > len(pieces) // 2:  # control tokens may be without counts
+        raise UserError(f"{path}:{tabs[0]}: has a tab: write one piece a line, without counts or other columns (cut -f1)")
+    return pieces
 
 
 def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[int, AddedPiece], dict[str, Any]]:

@@ -61,7 +61,14 @@ def check(model_dir: Path) -> None:
         if _digest(path) == digest:
             continue
         if name != CONFIG:
-            raise UserError(f"{path} is not as this run has written it; restore it")
+            unix_text = read_bytes(path).replace(b"\r\n", b"\n")
+            same = hashlib.sha256(unix_text).hexdigest() == digest
+            fix = (
+                "only its line ends differ, as git or an editor changes them: remove the carriage returns"
+                if same
+                else "restore it"
+            )
+            raise UserError(f"{path} is not as this run has written it; {fix}")
         try:
             text = path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:

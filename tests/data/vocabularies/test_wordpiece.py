@@ -35,6 +35,16 @@ def pieces(vocabulary, text):
     return running
 
 
+def test_a_vocabulary_with_counts_is_refused_by_its_tabs(tmp_path):
+    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\t7\n" for piece in [*SPECIAL_PIECES, "the"]))
+    with pytest.raises(UserError, match="vocab.txt:1: has a tab"):
+        vocabularies.load(tmp_path)
+    words = "".join(f"word{number}\t7\n" for number in range(9))
+    (tmp_path / "vocab.txt").write_text("\n".join(SPECIAL_PIECES) + "\n" + words)
+    with pytest.raises(UserError, match="vocab.txt:6: has a tab"):
+        vocabularies.load(tmp_path)
+
+
 @pytest.fixture
 def assert_same_in_transformers(tmp_path):
     """A function that compares the exported folder, read by transformers, with the vocabulary."""
