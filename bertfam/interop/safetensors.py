@@ -67,12 +67,13 @@ def open_tensors(folder: Path) -> dict[str, StoredTensor]:
     Raises:
       UserError: when there is no safetensors file, or one is broken, missing or outside the folder.
     """
+    weight_map: dict[str, str] = {}
     if (folder / SINGLE).exists():
-        weight_map, files = {}, [folder / SINGLE]
+        files = [folder / SINGLE]
         if (folder / INDEX).exists():
             _warn_once(f"{folder} has {SINGLE} and {INDEX}: {SINGLE} is read, as by transformers, and the shards are ignored")
     elif (folder / INDEX).exists():
-        weight_map = typed(read_json(folder / INDEX), "weight_map", dict, folder / INDEX)
+        weight_map = typed(read_json(folder / INDEX), "weight_map", dict, folder / INDEX) or {}
         if not weight_map or not all(isinstance(name, str) for name in weight_map.values()):
             raise UserError(f"{folder / INDEX} has no weight_map from tensors to files: fetch it again")
         files = [file_in(folder, name) for name in sorted(set(weight_map.values()))]
