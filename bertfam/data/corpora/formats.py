@@ -181,9 +181,10 @@ def _column(path: _Path, schema: Any, field: str) -> tuple[str, ...]:
     """
     if schema.names.count(field) > 1:
         raise UserError(f"{path}: {schema.names.count(field)} columns are named {field!r}; write the file with one of them")
-    leaves = {".".join(names): (names, kind) for names, kind in _leaves(schema)}
+    leaves = {".".join(leaf): (leaf, kind) for leaf, kind in _leaves(schema)}
+    names: tuple[str, ...] = (field,)
     if field in schema.names:
-        names, kind = (field,), schema.field(field).type
+        kind = schema.field(field).type
     elif field in leaves:
         names, kind = leaves[field]
     else:
@@ -203,7 +204,7 @@ def _leaves(schema: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yield the names and the type of each column that is no struct, and of the fields of those that are."""
     from pyarrow import types
 
-    pending = [((field.name,), field.type) for field in reversed(schema)]
+    pending: list[tuple[tuple[str, ...], Any]] = [((field.name,), field.type) for field in reversed(schema)]
     while pending:
         names, kind = pending.pop()
         if types.is_struct(kind):
