@@ -10,9 +10,10 @@ from model_folders import copy_run
 
 from bertfam.config import load
 from bertfam.errors import UserError
+from bertfam.interop.folders import check_is_model, check_is_run
 from bertfam.training.logs import metrics_file
 from bertfam.training.logs.metrics import MetricsWriter
-from bertfam.training.model_dir import prepare_folder, read_run
+from bertfam.training.model_dir import check_folder, prepare_folder, read_run
 
 RECORD = "files.json"
 
@@ -51,8 +52,9 @@ def test_edited_value_is_refused_with_the_flag_that_sets_it(model_dir, tmp_path,
 
 def test_line_ends_and_a_folder_around_are_named(model_dir, tmp_path):
     path = model_dir / "fingerprint.json"
-    for command in ("pretrain", "fill"):
-        assert f"name the model folder in it: {model_dir}" in in_process(command, f"--model_dir={tmp_path}").stderr
+    for check in (check_is_model, check_is_run, check_folder):
+        with pytest.raises(UserError, match=f"name the model folder in it: {re.escape(str(model_dir))}"):
+            check(tmp_path)
     path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
     assert f"{path} is not as this run has written it; only its line ends differ" in refused(model_dir, "pretrain")
 
