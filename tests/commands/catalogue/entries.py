@@ -772,12 +772,16 @@ CHECKPOINTS = {
     "an import of a damaged index": Entry(
         "import --input=bert --output=out",
         ("bert/model.safetensors.index.json", "weight_map"),
-        {"bert": Copy("{hf}"), "bert/model.safetensors.index.json": "{}"},
+        {"bert": Copy("{hf}"), "bert/model.safetensors": None, "bert/model.safetensors.index.json": "{}"},
     ),
     "an import without a missing shard": Entry(
         "import --input=bert --output=out",
         ("bert/part-1.safetensors",),
-        {"bert": Copy("{hf}"), "bert/model.safetensors.index.json": '{"weight_map": {"a": "part-1.safetensors"}}'},
+        {
+            "bert": Copy("{hf}"),
+            "bert/model.safetensors": None,
+            "bert/model.safetensors.index.json": '{"weight_map": {"a": "part-1.safetensors"}}',
+        },
     ),
     "an import without a tokenizer": Entry(
         "import --input=bert --output=out",
