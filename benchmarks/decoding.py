@@ -7,7 +7,6 @@ search with 5 beams. No text ends before. Each model, strategy, batch and side i
 """
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -193,12 +192,7 @@ def main() -> int:
     if args.one:
         name, strategy, batch, side = args.one
         return print_result(partial(measure if side == OURS else measure_peer, name, strategy, int(batch), args))
-    records = []
-    for record in sides.measure_all(_jobs(args), args):
-        records.append(record)
-        if args.json:
-            with open(args.json, "a") as file:
-                file.write(json.dumps(record) + "\n")
+    records = [*sides.recorded(sides.measure_all(_jobs(args), args), args.json)]
     if not records:
         return 1
     print(table_of(records))

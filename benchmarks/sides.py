@@ -2,10 +2,12 @@
 
 import argparse
 import importlib.util
+import json
 import math
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from benchmarks import training_step
@@ -81,3 +83,12 @@ def measure_all(jobs: Sequence[Job], args: argparse.Namespace) -> Iterator[dict[
             print(f"{job.name}: the loss is {record['loss']}", file=sys.stderr)
         print(f"{job.name}: {1e3 * record['seconds']:.1f} ms", file=sys.stderr, flush=True)
         yield record | {"compiled_side_by_side": args.together}
+
+
+def recorded(records: Iterable[dict[str, Any]], file: Path | None) -> Iterator[dict[str, Any]]:
+    """Yield records after appending each to a file, as a line of JSON; None: to no file."""
+    for record in records:
+        if file:
+            with open(file, "a") as lines:
+                lines.write(json.dumps(record) + "\n")
+        yield record

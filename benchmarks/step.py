@@ -11,7 +11,6 @@ pairs of tokens that the model's pattern has.
 import argparse
 import fnmatch
 import importlib.util
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -155,12 +154,10 @@ def main() -> int:
         for name in args.case:
             print(name, *CASES[name].files, *CASES[name].bindings, sep="  ")
         return 0
-    records = [one for one in read_records(args.json) if one["case"] in args.case] if args.table else []
-    for record in measure_all([] if args.table else jobs_of(args), args):
-        records.append(record)
-        if args.json:
-            with open(args.json, "a") as file:
-                file.write(json.dumps(record) + "\n")
+    if args.table:
+        records = [one for one in read_records(args.json) if one["case"] in args.case]
+    else:
+        records = [*sides.recorded(measure_all(jobs_of(args), args), args.json)]
     if not records:
         return 1
     print(table_of(records))
