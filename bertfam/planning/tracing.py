@@ -264,14 +264,18 @@ def _is_attention(eqn: JaxprEqn) -> bool:
     return bool(axes)
 
 
+def _is_per_row(aval: Any) -> bool:
+    """Return whether an array grows with the rows of the batch, whose traced number divides one of its sizes then."""
+    return any(size and size % _ROWS == 0 for size in aval.shape)
+
+
 def _product(eqn: JaxprEqn, times: int) -> Product:
     row_sizes, weight_sizes = [0], [0]
     for var in (*eqn.invars, *eqn.outvars):
         aval: Any = var.aval
-        is_per_row = any(size and size % _ROWS == 0 for size in aval.shape)
-        (row_sizes if is_per_row else weight_sizes).append(math.prod(aval.shape) * aval.dtype.itemsize)
+        (row_sizes if _is_per_row(aval) else weight_sizes).append(math.prod(aval.shape) * aval.dtype.itemsize)
     result: Any = eqn.outvars[0].aval
-    is_float32 = result.dtype == "float32" and any(size and size % _ROWS == 0 for size in result.shape)
+    is_float32 = result.dtype == "float32" and _is_per_row(result)
     return Product(
         flops=_flops(eqn) // _ROWS,
         row_bytes=sum(row_sizes) // _ROWS,
