@@ -108,7 +108,10 @@ class Handler(RequestHandler):
         """Return whether to refuse this request, by the arguments of `faults`."""
         with self.lock:
             left = int(self.faults.get("count", 0))
-            if not left or not re.search(self.faults["match"], f"{method} {unquote(self.path)}"):
+            if not left:
+                return False
+            name = self.multipart_name(dict(parse_qsl(urlsplit(self.path).query))) or ""
+            if not re.search(self.faults["match"], f"{method} {unquote(self.path)} {name}"):
                 return False
             if self.random.random() >= float(self.faults["share"]):
                 return False
@@ -191,7 +194,7 @@ def serve(delay_seconds=0.0):
 
 @contextmanager
 def faults(code, *, share=1.0, count=10**9, match=""):
-    """Refuse a share of the requests whose method and path match, until the block ends or a number of them is refused."""
+    """Refuse a share of the requests whose method, path and name match, until the block ends or a number of them is refused."""
     address = os.environ["STORAGE_EMULATOR_HOST"]
     query = urlencode({"code": code, "share": share, "count": count, "match": match})
     urllib.request.urlopen(f"{address}/faults?{query}").close()
