@@ -17,6 +17,7 @@ from bertfam.storage.untrusted import read_json, shown, typed
 
 # The class that loads any tokenizer.json, whatever the model's family.
 GENERIC_CLASS = "PreTrainedTokenizerFast"
+_DELETE = ", or delete tokenizer.json if no model was trained with it"
 # Every file that a vocabulary folder may hold, written by bertfam or published.
 NAMES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
@@ -123,13 +124,17 @@ def read_pieces(path: Path, ids: Mapping[str, Any]) -> list[str]:
     return sorted(ids, key=ids.__getitem__)
 
 
-def warn_of_ignored(path: Path, read: Callable[[Path], Sequence[str]], used: Sequence[str]) -> None:
-    """Warn if a file beside tokenizer.json differs from it, as after a word was added by hand; the file is not used.
+def warn_of_ignored(
+    path: Path, read: Callable[[Path], Sequence[str]], used: Sequence[str], beside: str = "tokenizer.json", fix: str = _DELETE
+) -> None:
+    """Warn if a file differs from the one beside it that is used, as after a word was added by hand.
 
     Args:
-      path: the file; it may be missing.
+      path: the file that is not used; it may be missing.
       read: reads its entries.
-      used: those of tokenizer.json.
+      used: those of the file beside it.
+      beside: the name of the file that is used.
+      fix: what else than to restore the file may be done.
     """
     if not path.exists():
         return
@@ -139,11 +144,10 @@ def warn_of_ignored(path: Path, read: Callable[[Path], Sequence[str]], used: Seq
         return
     for number, (ignored, piece) in enumerate(zip_longest(listed, used)):
         if ignored != piece:
-            used_path = path.with_name("tokenizer.json")
             here, there = ("missing" if entry is None else shown(entry) for entry in (ignored, piece))
             _warn_once(
-                f"{path} and {used_path} differ: entry {number} is {here} in the one and {there} in the other; "
-                f"tokenizer.json is used, so restore {path.name}, or delete tokenizer.json if no model was trained with it"
+                f"{path} and {path.with_name(beside)} differ: entry {number} is {here} in the one and {there} in the other; "
+                f"{beside} is used, so restore {path.name}{fix}"
             )
             return
 

@@ -57,3 +57,35 @@ def test_damaged_file_that_is_not_used_is_ignored(tmp_path, capsys):
     WORDS.save(tmp_path)
     (tmp_path / "vocab.txt").write_bytes(b"\xff\xfe")
     assert vocabularies.load(tmp_path).fingerprint == WORDS.fingerprint and not capsys.readouterr().err
+
+
+def add_piece_to_model(content):
+    model = content["model"]
+    if isinstance(model["vocab"], dict):
+        model["vocab"]["sailboat"] = len(model["vocab"])
+    else:
+        model["vocab"].append(["sailboat", -3.0])
+
+
+def rename_piece_of_model(content):
+    table = content["model"]["vocab"]
+    last = max(table, key=table.get) if isinstance(table, dict) else None
+    if last is None:
+        table[-1][0] = "sailboat"
+    else:
+        table["sailboat"] = table.pop(last)
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+@pytest.mark.parametrize(("layout", "change"), [("t5", add_piece_to_model), ("albert", rename_piece_of_model)])
+def test_tokenizer_that_differs_from_the_sentencepiece_model_is_named(learn, kind, layout, change, tmp_path, capsys):
+    vocabulary = learn(kind, layout)
+    vocabulary.save(tmp_path)
+    assert vocabularies.load(tmp_path).fingerprint == vocabulary.fingerprint and not capsys.readouterr().err
+    content = json.loads((tmp_path / "tokenizer.json").read_text())
+    change(content)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    assert vocabularies.load(tmp_path).fingerprint == vocabulary.fingerprint
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"warning: {tmp_path / 'tokenizer.json'} and {tmp_path / 'spiece.model'} differ" in line
+    assert "'sailboat'" in line and "spiece.model is used, so restore tokenizer.json" in line

@@ -1,6 +1,7 @@
 """SentencePiece vocabularies compared with the sentencepiece library."""
 
 import json
+import random
 import unicodedata
 
 import numpy as np
@@ -8,11 +9,13 @@ import pytest
 from learning import learn_in_processes
 from sentencepiece import SentencePieceProcessor
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, normalizers
 
 from bertfam.data import vocabularies
 from bertfam.data.vocabularies.layouts import LAYOUTS
 from bertfam.data.vocabularies.sentence_piece.charsmap import check_charsmap
+from bertfam.data.vocabularies.sentence_piece.composition import normalization_steps
+from bertfam.data.vocabularies.sentence_piece.model_file import parse, processor_of
 from bertfam.data.vocabularies.sentence_piece.vocabulary import SentencePiece
 from bertfam.errors import UserError
 
@@ -254,6 +257,52 @@ def test_exported_tokenizer_agrees_on_every_unicode_form(learn, kind, options, f
         assert exported.encode(text, add_special_tokens=False).ids == ids, language
     composed = [ids.tolist() for ids in vocabulary.encode_batch([unicodedata.normalize("NFC", text) for text in texts])]
     assert (composed == expected) == (options.get("normalizer") != "identity" or form in ("NFC", "NFKC"))
+
+
+# Marks as keyboards give them, which is not the order of NFC, and what the library's normaliser treats otherwise.
+_TYPED = {
+    "Arabic": "م\u064fح\u064eم\u0651\u064eد ر\u064eس\u064fول\u064f الل\u0651\u064eه",
+    "Hebrew": "ש\u05c1\u05b7ב\u05bc\u05b8ת ב\u05bc\u05b0ר\u05b5אש\u05c1\u05b4ית",
+    "Thai": "ข\u0e49\u0e39 ท\u0e48\u0e38 น\u0e49ำ",
+    "Latin": "e\u0302\u0323 e\u0323\u0302 Q\u0301 Ü\u0304 u\u0304\u0308",
+    "marks across marks": "a\u05ae\u0315\u0300 x\u0301\u0327",
+    "half-width kana": "ｶﾞｷﾞ ﾊﾟ ｱﾞ",
+    "Korean": "감\u3133 가\u11a8 가\u3133 ᄒ\u1161\u11ab ㅎㅏ",
+    "a mark first": "\u0301\u0323a",
+    "line ends": "a\r\nb",
+}
+
+
+@pytest.mark.filterwarnings("ignore:the text allows only")
+@pytest.mark.parametrize(("kind", "options"), [("unigram", {}), ("bpe", {}), ("unigram", {"normalizer": "nmt_nfkc_cf"})])
+def test_exported_tokenizer_agrees_on_marks_in_any_order(kind, options, tmp_path):
+    texts = list(_TYPED.values())
+    settings = {"layout": LAYOUTS["t5"], "size": 260, "character_coverage": 1.0, **options}
+    vocabulary = SentencePiece.train(texts * 3, kind=kind, **settings)
+    vocabulary.save(tmp_path)
+    exported = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    for name, text in _TYPED.items():
+        for form in (text, *(unicodedata.normalize(form, text) for form in ("NFC", "NFD", "NFKC", "NFKD"))):
+            ids = vocabulary.encode_batch([form])[0].tolist()
+            assert exported.encode(form, add_special_tokens=False).ids == ids, (name, ascii(form))
+
+
+@pytest.mark.filterwarnings("ignore:the text allows only")
+@pytest.mark.parametrize("normalizer", ["nmt_nfkc", "nmt_nfkc_cf"])
+def test_exported_normalizer_agrees_on_random_sequences_of_letters_and_marks(normalizer):
+    proto = parse(SentencePiece.train(["a b c"], kind="unigram", size=130, layout=LAYOUTS["t5"], normalizer=normalizer).model)
+    spec = proto.normalizer_spec
+    spec.escape_whitespaces = spec.add_dummy_prefix = spec.remove_extra_whitespaces = False
+    normalize = processor_of(proto).normalize
+    exported = normalizers.Sequence(normalization_steps(spec.precompiled_charsmap))
+    letters, marks = (
+        [*"".join(_TYPED.values()), *"ＥαИ\u0958\u09c7ﬁİ¨\u200b\u200d\u034f"],
+        "\u0301\u0307\u0323\u0327\u0345\u05bc\u064e\u0651\u0e48\u3099ﾟ\u09be",
+    )
+    draws = random.Random(0)
+    for _ in range(2000):
+        text = "".join(draws.choice(letters) + "".join(draws.choices(marks, k=draws.randrange(4))) for _ in range(3))
+        assert exported.normalize_str(text) == normalize(text), ascii(text)
 
 
 @pytest.mark.parametrize(

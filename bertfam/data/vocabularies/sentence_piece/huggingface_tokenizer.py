@@ -1,6 +1,5 @@
 """Conversion of a SentencePiece model to the `tokenizers` library, which Hugging Face's transformers uses."""
 
-import unicodedata
 from collections.abc import Mapping, Sequence
 
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
@@ -8,12 +7,11 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_
 from tokenizers.models import BPE, Unigram
 
 from bertfam.data.vocabularies.layouts import Layout
-from bertfam.data.vocabularies.sentence_piece.model_file import processor_of
+from bertfam.data.vocabularies.sentence_piece.composition import normalization_steps
 from bertfam.data.vocabularies.sentence_piece.normalization import Cleaning
 from bertfam.data.vocabularies.tokenizers_vocabulary import template
 
 _UNIGRAM, _NORMAL, _USER_DEFINED = 1, 1, 4
-_COMPOSED = ("é", "Å", "ệ", "が", "각", "ΐ")
 
 
 def make_tokenizer(
@@ -32,11 +30,7 @@ def make_tokenizer(
     spec = proto.normalizer_spec
     steps: list[normalizers.Normalizer] = [] if cleaning is None else cleaning.normalizers()
     if spec.precompiled_charsmap:
-        if _composes(proto):
-            # SentencePiece matches the longest sequence in its map; the library looks up clusters of at most 5 bytes, and so
-            # leaves most decomposed text as it is.
-            steps.append(normalizers.NFC())
-        steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
+        steps += normalization_steps(spec.precompiled_charsmap)
     if spec.remove_extra_whitespaces:
         # Spaces before the first word collapse into the one that each text begins with.
         steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex(r" \z"), "")]
@@ -57,12 +51,6 @@ def make_tokenizer(
     controls = sorted([*layout.controls, *sentinels], key=ids.__getitem__)
     tokenizer.add_special_tokens([AddedToken(piece, lstrip=True) for piece in controls])
     return tokenizer
-
-
-def _composes(proto: ModelProto) -> bool:
-    """Return True if the model composes decomposed text (NFC), as all of SentencePiece's own maps do."""
-    normalize = processor_of(proto).normalize
-    return all(normalize(unicodedata.normalize("NFD", text)) == normalize(text) for text in _COMPOSED)
 
 
 def _unigram(proto: ModelProto, ids: Mapping[str, int]) -> Unigram:

@@ -4,7 +4,7 @@ import base64
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from tokenizers import normalizers
 
 from bertfam.data.vocabularies.added_pieces import AddedPiece, read_entry
+from bertfam.data.vocabularies.huggingface_files import read_pieces
 from bertfam.data.vocabularies.layouts import trailing_sentinels
 from bertfam.data.vocabularies.sentence_piece.normalization import Cleaning
 from bertfam.errors import UserError
@@ -86,6 +87,23 @@ def check_added(path: Path, pieces: Sequence[str]) -> None:
                 f"{path}: the added token {shown(token.content)} is not special: tokens that are cut out of running text are not "
                 "supported with SentencePiece"
             )
+
+
+def listed_pieces(path: Path) -> list[str]:
+    """Return the pieces of a tokenizer.json's model in the order of their ids, without sentinels.
+
+    Raises:
+      UserError: it is damaged, or its model has no pieces.
+    """
+    model = typed(read_json(path), "model", dict, path) or {}
+    table = model.get("vocab")
+    names = read_pieces(path, table) if isinstance(table, dict) else [piece for piece, _ in _rows(path, model)]
+    return without_sentinels(names)
+
+
+def without_sentinels(pieces: Iterable[str]) -> list[str]:
+    """Return all pieces but <extra_id_N>, which may be added tokens or pieces of the model."""
+    return [piece for piece in pieces if "<extra_id_" not in piece]
 
 
 def _added(path: Path, content: dict[str, Any]) -> list[tuple[int, AddedPiece]]:

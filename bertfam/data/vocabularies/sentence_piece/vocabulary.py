@@ -15,7 +15,7 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from bertfam.call_arguments import check_text
 from bertfam.data.vocabularies.added_pieces import with_stated
-from bertfam.data.vocabularies.huggingface_files import GENERIC_CLASS, read_config, write_files
+from bertfam.data.vocabularies.huggingface_files import GENERIC_CLASS, read_config, warn_of_ignored, write_files
 from bertfam.data.vocabularies.layouts import LAYOUTS, Layout, find_layout, sentinel_pieces
 from bertfam.data.vocabularies.pieces import Pieces, checked_texts, flat, is_ideograph
 from bertfam.data.vocabularies.sentence_piece.model_file import (
@@ -28,7 +28,7 @@ from bertfam.data.vocabularies.sentence_piece.model_file import (
     running_model,
 )
 from bertfam.data.vocabularies.sentence_piece.normalization import Cleaning, stated_cleaning
-from bertfam.data.vocabularies.sentence_piece.tokenizer_json import check_added, model_of
+from bertfam.data.vocabularies.sentence_piece.tokenizer_json import check_added, listed_pieces, model_of, without_sentinels
 from bertfam.data.vocabularies.sentence_piece.training import count_words, learn_model
 from bertfam.data.vocabularies.vocabulary import Encoding
 from bertfam.errors import UserError
@@ -151,6 +151,8 @@ class SentencePiece(Pieces):
         pieces = vocabulary.pieces(range(vocabulary.size))
         if beside.exists():
             check_added(beside, pieces)
+            if path != beside:
+                warn_of_ignored(beside, listed_pieces, without_sentinels(pieces), path.name, fix="")
         with_stated(folder, stated, {}, pieces)
         return vocabulary
 
