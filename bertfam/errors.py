@@ -1,5 +1,6 @@
 """User-facing errors, warnings and exit codes."""
 
+import functools
 import os
 import sys
 import traceback
@@ -57,6 +58,12 @@ def warn(lines: Iterable[str]) -> None:
     """Print warnings to stderr, without repetitions."""
     for line in dict.fromkeys(lines):
         print(f"bertfam: warning: {_printable(line)}", file=sys.stderr, flush=True)
+
+
+@functools.cache
+def warn_once(line: str) -> None:
+    """Print a warning, once in a process."""
+    warn([line])
 
 
 def status_of(error: BaseException) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertfam.data.corpora.formats import INPUT_FORMATS
 from bertfam.data.corpora.sentences import LANGUAGES, UNDETERMINED
-from bertfam.errors import UserError, warn
+from bertfam.errors import UserError, warn_once
 from bertfam.storage.buckets import is_remote
 from bertfam.storage.files import check_file
 from bertfam.storage.paths import to_path
@@ -434,19 +434,13 @@ def load_files(args: argparse.Namespace, more: Sequence[str] = ()) -> Config:
 
 
 def _report_overridden(args: argparse.Namespace, config: Config) -> None:
-    """Warn about every --gin_file without effect, since later files and flags override all that it binds."""
+    """Warn once about every --gin_file without effect, since later files and flags override all that it binds."""
     for name in args.gin_file:
         if by := config.overridden.get(name):
             is_file = by[-1] in args.gin_file
             verb = "override" if by[1:] else "overrides"
             fix = f"give it after {by[-1]} if it is to override that" if is_file else "leave out one of them"
-            _warn_once(f"--gin_file={name} has no effect: {', '.join(by)} {verb} all that it binds; {fix}")
-
-
-@functools.cache
-def _warn_once(line: str) -> None:
-    """Print a warning, once where a command loads its configuration several times."""
-    warn([line])
+            warn_once(f"--gin_file={name} has no effect: {', '.join(by)} {verb} all that it binds; {fix}")
 
 
 def named_text(args: argparse.Namespace, data: TextData) -> TextData:

@@ -18,7 +18,7 @@ from flax import traverse_util
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.decoding.end_tokens import end_tokens
 from bertfam.decoding.prompts import prompt_format
-from bertfam.errors import UserError
+from bertfam.errors import UserError, warn_once
 from bertfam.interop.safetensors import SINGLE, StoredTensor, open_tensors, write_tensors
 from bertfam.models import families
 from bertfam.models.mapping import Entry, Family, LanguageModelFamily
@@ -36,6 +36,7 @@ def _tables(modules: Iterable[families.FamilyModule]) -> dict[str, Family]:
 FAMILIES = _tables(families.FAMILIES)  # of the package
 DTYPES = ("float32", "bfloat16")
 _MAX_LAYERS = 10_000
+_LOOKED_UP = ("pad_token_id", "decoder_start_token_id")  # in the embedding table, by transformers' classes
 
 
 class Imported(NamedTuple):
@@ -122,6 +123,7 @@ def _open(folder: Path) -> _Opened:
         config = family.config_from_huggingface(content)
     except UserError as error:
         raise UserError(f"{path}: {str(error).removeprefix('config.json: ')}") from error
+    _check_token_ids(content, config.vocab_size, path)
     stored = open_tensors(local(folder))
     _check_sizes(config, stored, path)
     tensors = _with_known_names(stored, family, folder)
@@ -158,6 +160,30 @@ def _check_numbers(content: Mapping[str, Any], path: Path) -> None:
                 raise UserError(f"{path}: {shown(name)} has a number of more than 64 bits")
         if "layer" in name and isinstance(value, int) and value > _MAX_LAYERS:
             raise UserError(f"{path}: {shown(name)} is {value}, and a model has at most {_MAX_LAYERS:,} layers")
+
+
+def _check_token_ids(content: Mapping[str, Any], rows: int, path: Path) -> None:
+    """Raise UserError for ids of special tokens that are none, or that the model would look up in vain; warn about others.
+
+    Models that were configured with the defaults of their class for another vocabulary have such others.
+
+    Args:
+      content: of config.json.
+      rows: number of rows of the embedding table.
+      path: path of config.json, for messages.
+    """
+    for name, value in content.items():
+        if not name.endswith("_token_id") or value is None:
+            continue
+        ids = value if isinstance(value, list) else [value]
+        if any(type(id) is not int for id in ids):
+            raise UserError(f"{path}: {shown(name)} is {shown(value)}, and must be the id of a token, or null")
+        if all(-1 <= id < rows for id in ids):  # -1 is none
+            continue
+        problem = f"{path}: {shown(name)} is {shown(value)}, and the model has the ids 0 to {rows - 1}"
+        if name in _LOOKED_UP:
+            raise UserError(f"{problem}: put the id there that the tokenizer gives to the token, or null")
+        warn_once(f"{problem}: the token of the tokenizer is used")
 
 
 def _check_sizes(config: Any, tensors: Mapping[str, StoredTensor], path: Path) -> None:

@@ -1,6 +1,5 @@
 """Tensors of a Hugging Face folder: safetensors in one file or in shards, never pickle."""
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 import safetensors
 from safetensors.numpy import save_file
 
-from bertfam.errors import UserError, warn
+from bertfam.errors import UserError, warn_once
 from bertfam.storage.untrusted import check_file, file_in, read_json, typed
 
 SINGLE = "model.safetensors"
@@ -71,7 +70,7 @@ def open_tensors(folder: Path) -> dict[str, StoredTensor]:
     if (folder / SINGLE).exists():
         files = [folder / SINGLE]
         if (folder / INDEX).exists():
-            _warn_once(f"{folder} has {SINGLE} and {INDEX}: {SINGLE} is read, as by transformers, and the shards are ignored")
+            warn_once(f"{folder} has {SINGLE} and {INDEX}: {SINGLE} is read, as by transformers, and the shards are ignored")
     elif (folder / INDEX).exists():
         weight_map = typed(read_json(folder / INDEX), "weight_map", dict, folder / INDEX) or {}
         if not weight_map or not all(isinstance(name, str) for name in weight_map.values()):
@@ -93,11 +92,6 @@ def open_tensors(folder: Path) -> dict[str, StoredTensor]:
     if missing:
         raise UserError(f"{folder / INDEX} names {missing[0]}, which {weight_map[missing[0]]} does not hold")
     return tensors
-
-
-@functools.cache
-def _warn_once(line: str) -> None:
-    warn([line])
 
 
 def _open_file(path: Path) -> dict[str, StoredTensor]:

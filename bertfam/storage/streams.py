@@ -6,10 +6,13 @@
 import glob
 import io
 import os
+import posixpath
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 from typing_extensions import override
 
@@ -67,6 +70,8 @@ def find_stored(pattern: str) -> list[StoredFile]:
     """
     filesystem, name = _filesystem(pattern)
     head = pattern.removesuffix(name) if pattern.endswith(name) else f"{pattern.partition('://')[0]}://"
+    if re.search(r"[^/]\*\*|\*\*[^/]", name):
+        raise UserError(f"{pattern}: ** is a whole part of an address, for folders at any depth: write **/* in its place")
     with _refusals(pattern, passing=False):
         filesystem.invalidate_cache()
         infos = filesystem.glob(name, detail=True) if glob.has_magic(name) else {}
@@ -81,7 +86,15 @@ def find_stored(pattern: str) -> list[StoredFile]:
                 example = f"{pattern.rstrip('/')}/*.txt"
                 raise UserError(f"{pattern} is a folder; name the files in it, for example {example}")
     files = {path: info for path, info in infos.items() if info.get("type") != "directory" and not path.endswith("/")}
+    if pattern.partition("://")[0] in _WEB:
+        files = {path: info for path, info in files.items() if _lies_below(path, name)}
     return [StoredFile(head + path, int(info.get("size") or 0), _version(info)) for path, info in sorted(files.items())]
+
+
+def _lies_below(address: str, pattern: str) -> bool:
+    """Return whether a link of a web server's index stays in the folder that a glob names: links may lead anywhere."""
+    folder = re.split(r"[*?\[]", pattern)[0].rpartition("/")[0]
+    return address == pattern or posixpath.normpath(unquote(address)).startswith(posixpath.normpath(unquote(folder)) + "/")
 
 
 def open_binary(path: str | os.PathLike[str]) -> io.BufferedReader:

@@ -263,3 +263,28 @@ def test_any_value_in_tokenizer_files_is_read_or_refused(tmp_path, kind, name):
     if name == "tokenizer_config.json":
         (tmp_path / "tokenizer.json").unlink()
     assert refused_or_read(vocabularies.load, tmp_path / name, content) > 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"pad_token_id": 500}, "pad_token_id' is 500, and the model has the ids 0 to 20"),
+        ({"decoder_start_token_id": -2}, "decoder_start_token_id' is -2"),
+        ({"pad_token_id": "0"}, "pad_token_id' is '0', and must be the id of a token, or null"),
+        ({"eos_token_id": [1, True]}, "eos_token_id' is "),
+    ],
+)
+def test_ids_that_are_none_of_the_model_are_refused(folder, changes, message, tmp_path, capsys):
+    edit(folder / "config.json", **changes)
+    assert main(["import", f"--input={folder}", f"--output={tmp_path / 'out'}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{folder / 'config.json'}: '" in line and message in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_ids_that_the_defaults_of_a_class_left_are_named_once(folder, capsys):
+    edit(folder / "config.json", bos_token_id=50256, eos_token_id=-1, sep_token_id=None)
+    for _ in range(2):
+        huggingface.inspect(folder)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "bos_token_id' is 50256" in line and "the token of the tokenizer is used" in line

@@ -22,6 +22,19 @@ _UNPACKED, _RATIO = 64 << 20, 100
 # Rows that are read at once: all may be the same long entry of a dictionary. More are hardly faster.
 _BATCH = 8
 _Path = str | os.PathLike[str]
+_TABLE = (
+    "{} are text too; write its column of text as JSON lines (pandas.read_csv(FILE{}).to_json(NEW, orient='records', "
+    "lines=True)), and give --input_format=jsonl --text_field=COLUMN"
+)
+# Endings of names of files that are often taken for text -> what to do about them.
+_FIXES = {
+    (".jsonl", ".ndjson"): "give --input_format=jsonl if it is what its name says",
+    (".json",): "give --input_format=jsonl if it has one JSON object per line; a list becomes such lines by jq -c '.[]'",
+    (".parquet",): "give --input_format=parquet if it is what its name says",
+    (".csv",): _TABLE.format("commas and quotation marks", ""),
+    (".tsv",): _TABLE.format("tabs and all columns", ", sep='\\t'"),
+    (".html", ".htm", ".xml"): "tags are text too; extract its text first",
+}
 
 
 class Format(NamedTuple):
@@ -42,10 +55,10 @@ class Format(NamedTuple):
     encoded: bool = True
 
 
-def format_from_name(path: _Path) -> InputFormat | None:
-    """Return the format with fields that a file name's extension (before .gz or .zst) denotes, or None."""
+def fix_by_name(path: _Path) -> str:
+    """Return what to do about a file whose name says that it is no plain text, before .gz or .zst; "" for any other."""
     name = os.fspath(path).lower().removesuffix(".gz").removesuffix(".zst")
-    return next((kind for kind, form in INPUT_FORMATS.items() if form.fields and name.endswith(f".{kind}")), None)
+    return next((fix for endings, fix in _FIXES.items() if name.endswith(endings)), "")
 
 
 def read_documents(path: _Path, encoding: str = "utf-8", field: str = "") -> Iterator[list[str]]:

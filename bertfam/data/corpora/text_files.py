@@ -1,6 +1,5 @@
 """Text files of any format and encoding."""
 
-import functools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,11 +10,11 @@ from typing_extensions import override
 
 from bertfam.data.corpora.corpus import Corpus, Part
 from bertfam.data.corpora.file_corpus import FileCorpus, is_held_out
-from bertfam.data.corpora.formats import INPUT_FORMATS, Format, InputFormat, format_from_name
+from bertfam.data.corpora.formats import INPUT_FORMATS, Format, InputFormat, fix_by_name
 from bertfam.data.corpora.input_files import InputFile
 from bertfam.data.corpora.sentences import check_language, split_sentences
 from bertfam.data.corpora.text_lines import check_encoding
-from bertfam.errors import UserError, warn
+from bertfam.errors import UserError, warn_once
 
 # `bertfam.data.sources`, the old path of this module, offered all of these.
 __all__ = ["Corpus", "FileCorpus", "Part", "TextFiles", "is_held_out"]
@@ -77,19 +76,12 @@ class TextFiles(FileCorpus):
 
     @override
     def files(self, split: str) -> list[InputFile]:
-        # Warns of the first file whose name belongs to a format with fields while another format is read.
+        # Warns of the first file whose name says that it is no plain text, which is read.
         paths = super().files(split)
-        if not self._format.fields and (path := next(filter(format_from_name, paths), None)):
-            _warn_of_name(path, self.input_format)
+        if not self._format.fields and (path := next(filter(fix_by_name, paths), None)):
+            warn_once(f"{path} is read as plain text, input_format {self.input_format!r}: {fix_by_name(path)}")
         return paths
 
     @override
     def read(self, path: str | os.PathLike[str]) -> Iterator[list[str]]:
         return self._format.read(path, self.encoding, self.text_field)
-
-
-@functools.cache
-def _warn_of_name(path: InputFile, input_format: InputFormat) -> None:
-    """Warn once in a process."""
-    fix = f"give --input_format={format_from_name(path)} if it is what its name says"
-    warn([f"{path} is read as plain text, input_format {input_format!r}: {fix}"])

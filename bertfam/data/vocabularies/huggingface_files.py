@@ -1,6 +1,5 @@
 """Tokenizer files of a vocabulary folder that Hugging Face's transformers reads."""
 
-import functools
 import json
 import multiprocessing
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 
 from bertfam.data.vocabularies.added_pieces import AddedPiece, read_added
 from bertfam.data.vocabularies.layouts import Layout, find_layout, sentinel_pieces
-from bertfam.errors import UserError, warn
+from bertfam.errors import UserError, warn_once
 from bertfam.storage.files import write_bytes, write_text
 from bertfam.storage.paths import make_folder
 from bertfam.storage.untrusted import read_json, shown, typed
@@ -145,14 +144,14 @@ def warn_of_ignored(
     for number, (ignored, piece) in enumerate(zip_longest(listed, used)):
         if ignored != piece:
             here, there = ("missing" if entry is None else shown(entry) for entry in (ignored, piece))
-            _warn_once(
+            _warn_once_in_parent(
                 f"{path} and {path.with_name(beside)} differ: entry {number} is {here} in the one and {there} in the other; "
                 f"{beside} is used, so restore {path.name}{fix}"
             )
             return
 
 
-@functools.cache
-def _warn_once(line: str) -> None:
-    if multiprocessing.parent_process() is None:  # the workers of a command load the vocabulary again
-        warn([line])
+def _warn_once_in_parent(line: str) -> None:
+    """Print a warning once; the workers of a command, which load the vocabulary again, print none."""
+    if multiprocessing.parent_process() is None:
+        warn_once(line)

@@ -174,6 +174,35 @@ def test_statuses_of_web_servers_are_mistakes_or_may_pass():
         server.shutdown()
 
 
+class LinkingServer(http.server.BaseHTTPRequestHandler):
+    """Web server whose index links to texts beside the folder, and above it."""
+
+    LINKS = ("a.txt", "sub/b.txt", "../secret/c.txt", "%2e%2e/secret/d.txt", "./../secret/e.txt", "/secret/f.txt", "/corpus-old/g.txt")
+
+    def do_HEAD(self):
+        self.do_GET()
+
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        if self.command == "GET":
+            links = "".join(f'<a href="{link}">' for link in self.LINKS) if self.path.rstrip("/") == "/corpus" else "Text."
+            self.wfile.write(links.encode())
+
+    def log_message(self, *args):
+        pass
+
+
+def test_links_of_an_index_stay_in_the_folder_of_the_glob():
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), LinkingServer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        root = f"http://127.0.0.1:{server.server_port}/corpus"
+        for pattern, names in (("*.txt", ["a.txt"]), ("**/*.txt", ["a.txt", "sub/b.txt"])):
+            found = [file.address for file in streams.find_stored(f"{root}/{pattern}")]
+            assert found == [f"{root}/{name}" for name in names], pattern
+        server.shutdown()
+
+
 def test_a_web_server_has_no_limit_on_the_time_of_a_file():
     timeout = streams._filesystem("https://example.com/a.txt")[0].client_kwargs["timeout"]
     assert timeout.total is None and timeout.sock_read == 60
@@ -186,6 +215,7 @@ def test_what_cannot_be_read_is_one_line(folders, monkeypatch):
         (f"{there}/none.txt", f"no such file: {there}/none.txt"),
         (f"{there}/*.none", f"no file matches {there}/*.none"),
         (f"{there}/plain", f"{there}/plain is a folder"),
+        (f"{there}/**.txt", f"{there}/**.txt: ** is a whole part of an address"),
         (f"{there}/damaged.txt.gz", f"{there}/damaged.txt.gz: the gzip file is truncated"),
         (f"gs://{fake_bucket.LOCKED}/a.txt", "no permission"),
         ("gs://nowhere/a.txt", "there is no bucket gs://nowhere"),
