@@ -9,6 +9,7 @@ from bertfam import moved
 from bertfam.version import __version__
 
 _API = ("Generator", "LanguageModel", "Model", "load")
+_COMMANDS = ("cache", "distill", "evaluate", "export", "fill", "generate", "plan", "pretrain", "preview", "vocab")
 __all__ = [*_API, "__version__"]
 
 moved.install()
@@ -20,4 +21,7 @@ def __getattr__(name: str) -> Any:
         from bertfam import api
 
         return getattr(api, name)
-    raise AttributeError(f"module 'bertfam' has no attribute {name!r}")
+    hint = (
+        f"; bertfam.load(DIR) opens a model, and bertfam.cli.main([{name!r}, ...]) runs the command" if name in _COMMANDS else ""
+    )
+    raise AttributeError(f"module 'bertfam' has no attribute {name!r}{hint}")

@@ -13,7 +13,7 @@ import numpy as np
 from bertfam.call_arguments import check_list, check_path, check_text, check_whole_number, describe
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.decoding.end_tokens import end_tokens, end_tokens_of_folder
-from bertfam.decoding.generate import Text, generate
+from bertfam.decoding.generate import Text, check_options, generate
 from bertfam.decoding.stepper import Ends
 from bertfam.decoding.strategies import Greedy, Limits, Strategy
 from bertfam.errors import UserError
@@ -156,6 +156,7 @@ class LanguageModel:
         **options: Any,
     ) -> list[list[Text]]:
         """Generate texts for each prompt, the best first; see `bertfam.decoding.generate.generate` and its options."""
+        check_options(options)
         return generate(self, prompts, strategy, limits, **options)
 
     def apply(

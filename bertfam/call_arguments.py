@@ -47,7 +47,8 @@ def check_list(value: Any, name: str, items: str = "texts") -> list[Any]:
       UserError: it is one text, which would be a list of its letters, or has no order, or is no iterable.
     """
     if isinstance(value, str):
-        raise UserError(f"{name} must be a list of {items}, not one text: write [{describe(value)}]")
+        fix = "" if "numbers" in items else f": write [{describe(value)}]"
+        raise UserError(f"{name} must be a list of {items}, not one text{fix}")
     try:
         if not isinstance(value, (bytes, Mapping, Set)):
             return list(value)

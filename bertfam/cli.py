@@ -21,14 +21,16 @@ from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from itertools import takewhile
 from types import ModuleType
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from bertfam import __version__, environment, interrupts
 from bertfam.arguments import Parser, repeated
+from bertfam.call_arguments import check_list, check_text
+from bertfam.commands import other_trainers
 from bertfam.errors import MissingFlag, TrainingError, TransientError, UserError, device_fault, out_of_memory, report
 from bertfam.sharding import libtpu
 from bertfam.storage.faults import FULL, cannot_write, explain
-from bertfam.suggest import did_you_mean
+from bertfam.suggest import did_you_mean, nearest
 
 
 class Command(NamedTuple):
@@ -94,8 +96,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     _open_closed()
     _escape_unprintable()
     _collect_garbage_less_often()
-    words = list(sys.argv[1:] if argv is None else argv)
+    words: list[str] = []
     try:
+        words = _words(argv)
         _check_current_folder()
         with _interruptible():
             status = _run(words)
@@ -121,6 +124,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         if (fault := explain(error)) is error:
             raise
         return report(fault)
+
+
+def _words(argv: Any) -> list[str]:
+    """Return the words of the command line, or those of a caller; raise UserError if a caller gives anything but words."""
+    if argv is None:
+        return sys.argv[1:]
+    if isinstance(argv, str):
+        raise UserError("argv must be a list of words, not one text: shlex.split makes one of it")
+    words = [os.fspath(word) if isinstance(word, os.PathLike) else word for word in check_list(argv, "argv", "words")]
+    return [check_text(word, f"argv[{place}]") for place, word in enumerate(words)]
 
 
 @contextmanager
@@ -200,7 +213,8 @@ def _choose(argv: list[str]) -> tuple[str, list[str]]:
     if argv and argv[0] in COMMANDS:
         return argv[0], argv[1:]
     if argv and not argv[0].startswith("-"):
-        raise UserError(f"unknown command {argv[0]}{did_you_mean(argv[0], COMMANDS, 'see bertfam --help')}")
+        hint = other_trainers.command_here(argv[0]) or did_you_mean(argv[0], COMMANDS, "see bertfam --help")
+        raise UserError(f"unknown command {argv[0]}{hint}")
     width = max(map(len, COMMANDS))
     parser = Parser(
         prog="bertfam",
@@ -266,7 +280,7 @@ def _refuse_unknown(parser: Parser, words: Sequence[str]) -> None:
         flag = word.partition("=")[0]
         if flag not in known:
             kind = "flag" if flag.startswith("-") else "argument"
-            hint = _hint(parser, word) or did_you_mean(flag, known, f"see {parser.prog} --help")
+            hint = _hint(parser, word) or _similar(parser, flag)
             raise UserError(f"{parser.prog} has no {kind} {flag}{hint}")
 
 
@@ -284,11 +298,21 @@ def _hint(parser: Parser, word: str) -> str:
         return f"; a value of the configuration is given by {GIN_FLAG}{flag[2:]}=VALUE"
     if takes_gin and word.startswith("gin.") and "=" in word:
         return f"; write --{word}"
-    if takes_gin and word.endswith(".gin"):
+    if (other := other_trainers.flag_here(flag, known, takes_gin=takes_gin)) and flag.startswith("--"):
+        return other
+    if takes_gin and word.endswith(".gin") and not word.startswith("-"):
         return f"; write --gin_file={word}"
     if "--input" in known and not word.startswith("-") and os.path.isfile(word):
         return "; put a pattern in quotes, as --input='books/*.txt', or give --input=FILE for each file"
     return ""
+
+
+def _similar(parser: Parser, flag: str) -> str:
+    """Return the end of the message about an unknown flag: a similar one, or where to look; dashes make no flags similar."""
+    names = [option[2:] for option in _known(parser) if option.startswith("--")]
+    if flag.startswith("--") and (match := nearest(flag[2:], names)):
+        return f"; did you mean --{match[0]}?"
+    return f"; see {parser.prog} --help"
 
 
 def _negated(parser: Parser, flag: str) -> str | None:

@@ -33,7 +33,7 @@ _IN_ONE_PROCESS = (  # the others, except replay, which several processes may ru
     *("cache", "check", "checkpoints", "clean", "configs", "encode", "evaluate", "explain", "export", "fill", "generate"),
     *("import", "plan", "preview", "vocab"),
 )
-_STARTERS = ("mpiexec", "mpirun", "sbatch", "srun", "torchrun")
+_STARTERS = ("accelerate", "deepspeed", "mpiexec", "mpirun", "sbatch", "srun", "torchrun")
 _DASH = "[-\u2010-\u2015\u2212]"  # also those that web pages and word processors write in place of -
 _FLAG = re.compile(rf"(?P<dashes>{_DASH}{{1,2}})(?P<name>[A-Za-z](?:\w|{_DASH})*)(?==|\Z)")  # not of gin: --gin.NAME
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # accepted by Google Cloud, Kubernetes and XPK
@@ -102,7 +102,30 @@ def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[argpar
         if text.endswith("\r"):
             parser.error(f"{text!r}: a carriage return ends this word, as in a script with Windows line ends: convert the script")
     cut = words.index("--") if "--" in words else len(words)
-    return parser.parse_args(words[:cut]), list(words[cut + 1 :])
+    options, unknown = parser.parse_known_args(words[:cut])
+    if unknown:
+        fix = _fix_of_unknown(parser, unknown, has_command="--" in words)
+        parser.error(f"unrecognized arguments: {shlex.join(unknown)}{fix}")
+    return options, list(words[cut + 1 :])
+
+
+def _fix_of_unknown(parser: argparse.ArgumentParser, unknown: Sequence[str], *, has_command: bool) -> str:
+    """Return the end of the message about words that are no flags of the launcher."""
+    if unknown[0].startswith("-") and "--sbatch" in parser._option_string_actions:
+        return f": a flag of sbatch is given as --sbatch={unknown[0]}"
+    if has_command:
+        return ""
+    command = list(itertools.dropwhile(lambda text: not _is_program(text), unknown))
+    if unknown[0] in (*_TRAININGS, *_IN_ONE_PROCESS):  # bertfam was taken for the NAME
+        return f": write a NAME, and -- before the command: NAME -- bertfam {shlex.join(unknown)}"
+    if not command and not unknown[0].startswith("-"):
+        command = list(unknown)
+    return f": write -- before the command: -- {shlex.join(command)}" if command else ""
+
+
+def _is_program(word: str) -> bool:
+    """Return True for a word that can only be the program of a command."""
+    return Path(word).name == "bertfam" or Path(word).name.startswith("python")
 
 
 def check_command(parser: argparse.ArgumentParser, command: Sequence[str], alone: str | None = None) -> None:
@@ -121,7 +144,10 @@ def check_command(parser: argparse.ArgumentParser, command: Sequence[str], alone
         parser.error("no command: write it after --")
     if _is_quoted(command[0]):
         parser.error(f"{command[0]!r} is one word: write the command without quotes around it: -- {' '.join(command[0].split())}")
-    if (starter := Path(command[0]).name) in _STARTERS:
+    # Other programs may stand before it, as env and nice do.
+    names = [Path(text).name for text in command]
+    before = names[: names.index("bertfam")] if "bertfam" in names else names[:1]
+    if starter := next((name for name in before if name in _STARTERS), None):
         parser.error(f"{starter} starts processes, as {parser.prog} does: write the command without {starter}")
     if command[0] in (*_TRAININGS, *_IN_ONE_PROCESS):
         parser.error(f"{command[0]} is a command of bertfam: write -- bertfam {command[0]}")
@@ -136,6 +162,8 @@ def check_command(parser: argparse.ArgumentParser, command: Sequence[str], alone
     for dashes, flag in flags:
         if (right := "--" + re.sub(_DASH, "_", flag)) != dashes + flag:
             parser.error(f"{dashes}{flag} is no flag of bertfam {name}: write {right}")
+    if ("--", "process_index") in flags:
+        parser.error(f"--process_index differs from process to process: leave it out, since {parser.prog} says it")
     if ("--", "model_dir") not in flags:
         parser.error(f"bertfam {name} requires --model_dir=DIR")
 
@@ -152,7 +180,7 @@ def _words_of_bertfam(command: Sequence[str]) -> list[str]:
     """Return the command of bertfam and its flags; [] for another program."""
     if Path(command[0]).name == "bertfam":
         return list(command[1:])
-    is_module = Path(command[0]).name.startswith("python") and list(command[1:3]) == ["-m", "bertfam"]
+    is_module = _is_program(command[0]) and list(command[1:3]) == ["-m", "bertfam"]
     return list(command[3:]) if is_module else []
 
 

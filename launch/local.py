@@ -63,6 +63,9 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     common.add_dry_run(parser)
     options, command = common.parse(parser, words)
     common.check_command(parser, command, f"run it without {parser.prog}")
+    for flag in ("--coordinator", "--num_processes"):
+        if any(word.partition("=")[0] == flag for word in command):
+            parser.error(f"{parser.prog} gives each process {flag}: leave it out of the command")
     return options, command
 
 

@@ -84,6 +84,8 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     common.check_command(
         parser, command, None if is_alone else f"run it without {parser.prog}, or give --nodes=1 --gpus_per_node=1"
     )
+    if options.time and options.time.replace(":", "", 1).isdecimal() and options.time.count(":") < 2:
+        common.report(f"warning: SLURM reads --time={options.time} as minutes; write HH:MM:SS for hours")
     for flag in options.sbatch:
         if not flag.startswith("-"):
             parser.error(f"--sbatch={flag} is not a flag of sbatch: write --sbatch=--{flag}")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bertfam import __version__, cli, subprocesses
-from bertfam.commands import flags
+from bertfam.commands import flags, other_trainers
 from bertfam.errors import UserError, warn
 
 HEAVY = ("jax", "flax", "numpy", "tensorflow", "seqio", "orbax", "tokenizers", "torch", "transformers", "gin")
@@ -69,6 +69,12 @@ def run(*argv, **kwargs):
 MISTAKES = [
     (["toy", "--model_dir=m", "--fail=mistake"], "a.gin:3: two lines become one"),
     (["toi"], "unknown command toi; did you mean toy?"),
+    (
+        ["toy --model_dir=m"],
+        "unknown command toy --model_dir=m: this is one word; write the command without quotes around it: "
+        "bertfam toy --model_dir=m",
+    ),
+    (["tokenize"], "unknown command tokenize; bertfam encode shows the tokens of a text, and bertfam cache tokenises a corpus"),
     (["qqqq"], "unknown command qqqq; see bertfam --help"),
     ([], f"no command given; one of {', '.join(cli.COMMANDS)}, toy, bare"),
     (["--json", "toy"], "unknown flag --json before the command; write bertfam COMMAND --json"),
@@ -322,6 +328,74 @@ def test_file_flags_need_files(flag, capsys, tmp_path):
     (tmp_path / "own.gin").write_text("TextData.corpus = @TextFiles()\nTextFiles.train = ('none.txt',)\n")
     assert cli.main(["check", "--gin_file=runs/quickstart.gin", f"--gin_file={tmp_path / 'own.gin'}", flag, "--vocab=none"]) == 2
     assert capsys.readouterr().err != message
+
+
+# Flags of other trainers, and a part of the line that names ours.
+ELSEWHERE = [
+    ("pretrain --output_dir=m", "write --model_dir=DIR"),
+    ("export --output_dir=m", "write --output=DIR"),
+    ("pretrain --train-file=a.txt", "write --input=GLOB"),
+    ("pretrain --learning_rate=1e-4", "write --gin.LinearDecay.peak=RATE"),
+    ("pretrain --per_device_train_batch_size=8", "write --gin.BATCH_SIZE=ROWS, which are those of all devices"),
+    ("distill --num_train_epochs=3", "write --gin.TRAIN_STEPS=N, a number of updates"),
+    ("pretrain --model_name_or_path=m", "write --init_from=DIR"),
+    ("fill --model=m", "write --model_dir=DIR"),
+    ("pretrain --config=run.gin", "write --gin_file=FILE"),
+    ("pretrain --resume_from_checkpoint", "the same command resumes"),
+    ("pretrain --overwrite", "name another folder"),
+    ("vocab --overwrite_output_dir", "write --overwrite"),
+    ("vocab --vocab_size=9", "write --size=N"),
+    ("plan --model_dir=m", "write --gin_file=MODEL_DIR/config.gin"),
+    ("generate --num_beams=4", "write --strategy=beam --beams=N"),
+    ("generate --prompt=a", 'write the text by itself, as "TEXT"'),
+    ("evaluate --input=a", "write --cache_dir=DIR of a token cache"),
+    ("fill --learning_rate=1", "has no flag --learning_rate; see bertfam fill --help"),
+    ("configs --show", "has no flag --show; see bertfam configs --help"),
+]
+
+
+@pytest.mark.parametrize(("text", "fix"), ELSEWHERE, ids=[text for text, _ in ELSEWHERE])
+def test_flags_of_other_trainers_are_answered_with_ours(capsys, text, fix):
+    assert cli.main(text.split()) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert fix in line
+
+
+def test_flags_that_other_trainers_are_answered_with_exist():
+    entries = [entry for _, entries in other_trainers._FLAGS for entry in entries if entry.startswith("--")]
+    parsers = [argparse.ArgumentParser() for _ in COMMANDS]
+    for name, parser in zip(COMMANDS, parsers, strict=True):
+        import_module(f"bertfam.commands.{cli.COMMANDS[name].module}").add_arguments(parser)
+    known = {option for parser in parsers for action in parser._actions for option in action.option_strings}
+    names = {entry.partition("=")[0].split()[0] for entry in entries}
+    assert {name for name in names if not name.startswith("--gin.")} <= known
+
+
+@pytest.mark.parametrize("name", ["'$HOME/m'", "'\"m\"'", "“m”", "None", "None/m", "'{folder}/m'", "'<DIR>'", "'m '", r"'C:\m'"])
+def test_paths_with_what_a_script_was_to_replace_are_refused(toy, capsys, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (word,) = shlex.split(f"--model_dir={name}")
+    assert cli.main(["toy", word]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"bertfam: error: {word}: ")
+    Path(word.partition("=")[2]).mkdir(parents=True)  # what is there is meant as it is
+    assert cli.main(["toy", word]) == 7
+
+
+@pytest.mark.parametrize(
+    ("argv", "fix"),
+    [("fill --model_dir=m", "shlex.split"), (["encode", 5], "argv[1] must be a text, not 5"), (["encode", None], "not None")],
+    ids=str,
+)
+def test_command_lines_of_a_program_that_are_no_words_are_refused(capsys, argv, fix):
+    assert cli.main(argv) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert fix in line
+
+
+def test_paths_are_words_of_a_program(toy, capsys):
+    assert cli.main(["toy", "--model_dir", Path("m")]) == 7
+    assert eval(capsys.readouterr().out)["model_dir"] == "m"
 
 
 def test_home_folder_is_expanded_in_paths(monkeypatch, toy, capsys):

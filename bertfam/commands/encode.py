@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import unicodedata
 from collections.abc import Iterator
@@ -48,6 +49,8 @@ def main(args: argparse.Namespace) -> int:
 
     if args.input and args.texts:
         raise UserError("TEXT and --input both say what to encode; give one of them")
+    if args.input and not os.path.exists(args.input):
+        raise UserError(f"--input={args.input}: there is no such file; a text itself is given without --input")
     vocabulary = vocabularies.load(args.vocab)
     encode = vocabulary.encode_prompt if args.prompt else vocabulary.encode
     for number, text in enumerate(args.texts or _lines(args.input)):

@@ -141,7 +141,8 @@ def _prompts(args: argparse.Namespace) -> list[str]:
     try:
         text = Path(args.prompts).read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise UserError(f"--prompts={args.prompts} cannot be read: {error.strerror}") from error
+        text = "" if Path(args.prompts).exists() else "; a prompt itself is given without --prompts"
+        raise UserError(f"--prompts={args.prompts} cannot be read: {error.strerror}{text}") from error
     except UnicodeDecodeError as error:
         raise UserError(f"--prompts={args.prompts} is not UTF-8 at byte {error.start}; convert it") from error
     if not text:

@@ -81,9 +81,8 @@ def explain(name: str, config: Config | None = None) -> Explanation:
             raise UserError(
                 f"{name} is a field or a longer name; bertfam explain {name.partition('.')[0]} shows the class and its fields"
             )
-        raise UserError(
-            f"no class {name or repr(name)} can be bound by gin{did_you_mean(name, registry.names(), 'see bertfam explain')}"
-        )
+        hint = _other_name(name) or did_you_mean(name, registry.names(), "see bertfam explain")
+        raise UserError(f"no class {name or repr(name)} can be bound by gin{hint}")
     if len(found) > 1:
         raise UserError(f"{name} is one of {', '.join(sorted(match.selector for match in found))}: name one of them")
     (configurable,) = found
@@ -101,6 +100,17 @@ def explain(name: str, config: Config | None = None) -> Explanation:
     ]
     summary = " ".join((inspect.getdoc(target) or "").partition("\n\n")[0].split())
     return Explanation(registry.short_name(selector), selector, summary, fields)
+
+
+def _other_name(name: str) -> str:
+    """Return the end of the message about a name of a macro, a parameter or a gin file, which is no class; "" for others."""
+    if name.endswith(".gin"):
+        return f"; bertfam configs {name} says what the file is"
+    if name.isupper():
+        return "; this is the name of a macro, whose value bertfam check --show shows"
+    if owners := [one for one in registry.names() if name in (registry.parameters(registry.find(one)[0].selector) or ())]:
+        return f"; it is a field of {', '.join(owners[:5])}{', ...' if owners[5:] else ''}"
+    return ""
 
 
 def descriptions(target: Any) -> dict[str, str]:

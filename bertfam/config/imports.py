@@ -77,6 +77,10 @@ def import_module(statement: Import) -> None:
     try:
         importlib.import_module(name)
     except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == "__gin__":
+            raise UserError(
+                f"{origin}: {name} is of t5x's gin files; bertfam's classes need no import: remove the line"
+            ) from error
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
             raise UserError(
                 f"{origin}: no module {error.name}{did_you_mean(error.name, _siblings(error.name), _INSTALL)}"

@@ -10,7 +10,7 @@ from typing import Any
 import gin
 
 from bertfam import moved
-from bertfam.config import hints, registry
+from bertfam.config import hints, registry, synonyms
 from bertfam.config.parse import Binding, Macro, Origin, Reference, parts, render
 from bertfam.errors import UserError, warn
 from bertfam.suggest import did_you_mean
@@ -49,12 +49,32 @@ def complete(binding: Binding) -> Binding:
     if binding.is_macro:
         return binding
     binding = dataclasses.replace(binding, selector=_current_name(binding.selector, binding.origin))
+    _check_names_a_class(binding)
     selector = _selector(binding.selector, binding.origin)
     known = registry.parameters(selector)
     if known is not None and binding.parameter not in known and _retired(selector, binding.parameter) is None:
-        hint = did_you_mean(binding.parameter, known, f"it has {', '.join(known) or 'none'}")
+        hint = synonyms.parameter_hint(binding.parameter, known) or did_you_mean(
+            binding.parameter, known, f"it has {', '.join(known) or 'none'}"
+        )
         raise UserError(f"{binding.origin}: {binding.selector} has no parameter {binding.parameter}{hint}")
     return dataclasses.replace(binding, selector=selector)
+
+
+def _check_names_a_class(binding: Binding) -> None:
+    """Raise UserError for a parameter of a macro, or by a path through objects, where gin has parameters of classes."""
+    if registry.find(binding.selector):
+        return
+    first, dot, _ = binding.selector.partition(".")
+    if binding.selector.isupper():
+        kind = "is a macro, which has no parameters"
+    elif dot and registry.find(first):
+        kind = f"is a path from {first} to another object, and gin binds the parameters of classes"
+    else:
+        return
+    raise UserError(
+        f"{binding.origin}: {binding.selector} {kind}: write CLASS.{binding.parameter} with the class that is used there (check "
+        "--show lists all)"
+    )
 
 
 def _with_current_names(value: Any, origin: Origin) -> Any:
@@ -125,20 +145,21 @@ def check_macros(bindings: Iterable[Binding], live: Bindings) -> None:
             raise UserError(f"{origin}: nothing refers to the macro {name}{hint}")
 
 
-# Names of other libraries -> names of parameters here.
-_SYNONYMS = {"learning_rate": "peak", "lr": "peak"} | dict.fromkeys(("seq_length", "sequence_length", "max_seq_length"), "length")
-
-
 def _name_hint(name: str, macros: Collection[str], live: Bindings) -> str:
     """Return the hint for a name that is no macro in use: the macro or the parameters in use that were probably meant."""
     folded = name.casefold()
     if folded not in map(str.casefold, macros):
+        if hint := synonyms.macro_hint(name):
+            return hint
         referred = {part.name for binding in live.values() for part in parts(binding.value) if isinstance(part, Reference)}
         used = {match.selector for reference in referred for match in registry.find(reference)}
         used |= {binding.selector for binding in live.values() if not binding.is_macro}
-        wanted = _SYNONYMS.get(folded, folded)
+        wanted = synonyms.parameters_here(name) or [folded]
         if meant := [
-            f"{registry.short_name(one)}.{wanted}" for one in sorted(used) if wanted in (registry.parameters(one) or ())
+            f"{registry.short_name(one)}.{parameter}"
+            for one in sorted(used)
+            for parameter in wanted
+            if parameter in (registry.parameters(one) or ())
         ]:
             return f"; did you mean {' or '.join(meant[:3])}?"
     return did_you_mean(name, macros, f"delete it, or use it as %{name}")

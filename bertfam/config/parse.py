@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import re
@@ -15,7 +16,7 @@ from gin import config_parser
 from typing_extensions import override
 
 from bertfam.config import paths, registry
-from bertfam.errors import UserError
+from bertfam.errors import UserError, warn
 from bertfam.suggest import without_commas
 
 LINE_LENGTH = 100
@@ -24,6 +25,11 @@ _YAML = re.compile(r"\s*([\w./]+)\s*:=?\s*(\S.*?)\s*")  # a line of a YAML file
 _ABBREVIATED = re.compile(rf"[^=#]+=\s*(\d+(?:\.\d+)?)([{_UNITS}])\s*(?:#.*)?", re.IGNORECASE)  # NAME = 8k
 _ODD_SPACE = re.compile("[\u00a0\u2000-\u200d\u202f\u2060\u3000\ufeff]")  # as text copied from web pages has
 _WEB_PAGE = re.compile(r"\s*<(!doctype|html|head|body)\b", re.IGNORECASE)
+_STRING_OR_COMMENT = re.compile(r"""("[^"]*"?|'[^']*'?|#.*)""")
+_INCLUDE = re.compile(r"""\s*include\b\s*\(?\s*["'“”‘’]?([^"'“”‘’()\s]+)""")  # not as gin writes it
+_WITH_ARGUMENTS = re.compile(r"@([\w./]+)\(\s*(\w+)\s*=\s*([^,)]+)")  # @NAME(parameter=value)
+_COMPUTED = re.compile(r"[\w)]\s*(\*\*?|/|\+|-)\s*[\w%(]")  # an expression in place of a value
+_OTHER_FORMATS = {".json": "JSON", ".py": "Python", ".toml": "TOML", ".yaml": "YAML", ".yml": "YAML"}
 _WITH_COMMAS = re.compile(r"[^=#]+=\s*(-?\d+(?:,\d+)+\S*)\s*(?:#.*)?")  # NAME = 0,001
 
 
@@ -116,14 +122,38 @@ def parse_file(
     path, text = paths.read(name, named_at, including[-1] if including else None, is_saved=is_saved)
     if os.path.realpath(path) in map(os.path.realpath, including):  # a link to its own folder gives a file ever new paths
         raise UserError(f"{named_at}: {' includes '.join([*including, path])}; remove one include")
+    own: list[Binding] = []
     for statement in _statements(text, Origin(path)):
         if isinstance(statement, config_parser.IncludeStatement):
             origin = Origin(path, statement.location.line_num)
             if is_saved:
                 raise _saved_include(origin)
-            yield from parse_file(statement.filename, str(origin), (*including, path))
-        else:
-            yield _converted(statement, Origin(path, statement.location.line_num))
+            included = list(parse_file(statement.filename, str(origin), (*including, path)))
+            _report_overridden(own, included, statement.location.line_num)
+            yield from included
+            continue
+        converted = _converted(statement, Origin(path, statement.location.line_num))
+        if isinstance(converted, Binding):
+            own.append(converted)
+        yield converted
+
+
+def _report_overridden(own: Sequence[Binding], included: Sequence[Binding | Import], line: int) -> None:
+    """Warn about bindings of a file that a file which it includes after them overrides."""
+    last = {statement.key: statement for statement in included if isinstance(statement, Binding)}
+    for binding in own:
+        if (other := last.get(binding.key)) and other.value != binding.value:
+            name = binding.parameter if binding.is_macro else f"{binding.selector}.{binding.parameter}"
+            _warn_once(
+                f"{binding.origin}: {name} = {render(binding.value)} has no effect: {other.origin}, which line {line} includes "
+                f"after it, binds {render(other.value)}; move the include above it"
+            )
+
+
+@functools.cache
+def _warn_once(line: str) -> None:
+    """Print a warning, once where a command reads a file several times."""
+    warn([line])
 
 
 def parse_text(text: str, path: str) -> Iterator[Binding | Import]:
@@ -190,37 +220,68 @@ def _raise_syntax_error(
 ) -> NoReturn:
     message, location = error.args  # SyntaxError: (file, line, ...); TokenError: (line, column)
     line = last_line if isinstance(error, tokenize.TokenError) else location[1]
-    if bare := re.search(r"Failed to parse token '(.*)'", message):
-        word = bare[1]
-        quoted = f"'\"{word}\"'" if origin.source.startswith("--gin.") else f'"{word}"'
-        fix = {"true": "True", "false": "False", "none": "None"}.get(word.lower())
-        name = next((name for name in registry.names() if name.casefold() == word.casefold()), word)
-        message = f"{word} is not a value; write " + (fix or f"{quoted} for a string, %{word} for a macro, or @{name}()")
-    elif _WEB_PAGE.match("\n".join(lines[:9])):
-        message = "this is a web page, not a gin file; download the file itself (on GitHub, by Raw)"
-    elif line <= len(lines) and (odd := _ODD_SPACE.search(lines[line - 1])):
-        code = f"U+{ord(odd[0]):04X}"
-        message = (
-            f"cannot be parsed: column {odd.start() + 1} has {unicodedata.name(odd[0])} ({code}); write a plain space or nothing"
-        )
-    elif line <= len(lines) and (number := _ABBREVIATED.fullmatch(lines[line - 1])):
+    where = origin if origin.line is None and origin.source.startswith("--") else Origin(origin.source, line)
+    text = lines[line - 1] if line <= len(lines) else ""
+    raise UserError(f"{where}: {_explained(message, origin.source, text, lines)}") from error
+
+
+def _explained(message: str, source: str, line: str, lines: Sequence[str]) -> str:
+    """Explain gin's message about a line of a source, which begins with `lines`."""
+    bare = re.search(r"Failed to parse token '(.*)'", message)
+    kind = _OTHER_FORMATS.get(os.path.splitext(source)[1].lower())
+    if kind and not source.startswith("--"):
+        return f"this is a {kind} file, not a gin file, whose lines are like TRAIN_STEPS = 1000 (bertfam configs lists some)"
+    if _WEB_PAGE.match("\n".join(lines[:9])):
+        return "this is a web page, not a gin file; download the file itself (on GitHub, by Raw)"
+    if not bare and (odd := _ODD_SPACE.search(_STRING_OR_COMMENT.sub(lambda match: "_" * len(match[0]), line))):
+        code = f"{unicodedata.name(odd[0])} (U+{ord(odd[0]):04X})"
+        return f"cannot be parsed: column {odd.start() + 1} has {code}; write a plain space or nothing"
+    if "\\" not in line and (included := _INCLUDE.match(line)):
+        return f'a file is included by its name in quotes: write include "{included[1]}"'
+    if bare:
+        return _explained_word(bare[1], source)
+    if number := _ABBREVIATED.fullmatch(line):
         digits, unit = number.groups()
-        message = f"{digits}{unit} is not a number; write {' or '.join(_written_out(digits, unit))}"
-    elif line <= len(lines) and (match := _WITH_COMMAS.fullmatch(lines[line - 1])) and (meant := without_commas(match[1])):
+        return f"{digits}{unit} is not a number; write {' or '.join(_written_out(digits, unit))}"
+    if (match := _WITH_COMMAS.fullmatch(line)) and (meant := without_commas(match[1])):
         pair = f"({match[1].replace(',', ', ')})"
         # A pair of numbers is written without leading zeros.
         several = f", or {pair} for several values" if re.fullmatch(r"[(]-?\d+(, (0|[1-9]\d*))+[)]", pair) else ""
-        message = f"{match[1]} is not a number; write {' or '.join(meant)}{several}"
-    elif line <= len(lines) and (yaml := _YAML.fullmatch(lines[line - 1])):
-        message = f"cannot be parsed: a value follows an equals sign; write {yaml[1]} = {yaml[2]}"
-    elif "EOF in multi-line" in message:
-        message = "a bracket or string opened here is never closed"
-    else:
-        message = message.replace("Expected newline.", "only one value may follow the equals sign")
-        message = message.replace("Unable to parse value", "the text after the equals sign is not a value")
-        message = "cannot be parsed: " + " ".join(message.split()).rstrip(".")
-    where = origin if origin.line is None and origin.source.startswith("--") else Origin(origin.source, line)
-    raise UserError(f"{where}: {message}") from error
+        return f"{match[1]} is not a number; write {' or '.join(meant)}{several}"
+    if yaml := _YAML.fullmatch(line):
+        return f"cannot be parsed: a value follows an equals sign; write {yaml[1]} = {yaml[2]}"
+    if reference := _WITH_ARGUMENTS.search(line):
+        name, parameter, value = reference.groups()
+        return f"a reference has no arguments; write @{name}(), and bind {name}.{parameter} = {value.strip()} by itself"
+    if "EOF in multi-line" in message:
+        return "a bracket or string opened here is never closed"
+    message = message.replace("Expected newline.", _fix_of_rest(line) or "only one value may follow the equals sign")
+    message = message.replace("Unable to parse value", "the text after the equals sign is not a value")
+    return "cannot be parsed: " + " ".join(message.split()).rstrip(".")
+
+
+def _explained_word(word: str, source: str) -> str:
+    """Explain a word that is no value of gin."""
+    if "\\" in word:
+        return f"{word} is not a value; write / in place of each backslash, or two backslashes"
+    if not re.fullmatch(r"[\w.]+", word):
+        return f"{word} is not a value; write a text in plain quotes, without a letter before them"
+    quoted = f"'\"{word}\"'" if source.startswith("--gin.") else f'"{word}"'
+    fix = {"true": "True", "false": "False", "none": "None"}.get(word.lower())
+    name = next((name for name in registry.names() if name.casefold() == word.casefold()), word)
+    return f"{word} is not a value; write " + (fix or f"{quoted} for a string, %{word} for a macro, or @{name}()")
+
+
+def _fix_of_rest(line: str) -> str:
+    """Return how to write a line whose value is followed by something else; "" if that is not known."""
+    value = _STRING_OR_COMMENT.sub("_", line.partition("=")[2]).strip()
+    if value.endswith(";"):
+        return "no semicolon ends a line; remove it"
+    if re.search(r"\s//", value):
+        return "a comment begins with #, not //"
+    if number := re.fullmatch(r"([\d.]+)-e(\d+)", value):
+        return f"write {number[1]}e-{number[2]}"
+    return "gin computes nothing; write the number itself" if _COMPUTED.search(value) else ""
 
 
 def _written_out(digits: str, unit: str) -> list[str]:

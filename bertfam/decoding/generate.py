@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,6 +134,18 @@ def generate(
     return [found[place] for place in range(len(encoded))]
 
 
+# Names of arguments in transformers -> fields of strategies and limits, or arguments.
+_ELSEWHERE = {
+    "do_sample": 'strategy="sample"',
+    "max_length": "max_new_tokens",
+    "max_tokens": "max_new_tokens",
+    "min_length": "min_new_tokens",
+    "no_repeat_ngram_size": "no_repeat_ngrams",
+    "num_beams": "beams",
+    "num_return_sequences": "texts=...",
+}
+
+
 @contextlib.contextmanager
 def _on(mesh: jax.sharding.Mesh | None) -> Iterator[None]:
     """Enter a mesh and its logical axis rules."""
@@ -142,6 +154,21 @@ def _on(mesh: jax.sharding.Mesh | None) -> Iterator[None]:
         return
     with jax.set_mesh(mesh), nn.logical_axis_rules(Rules().items()):
         yield
+
+
+def check_options(options: Collection[str]) -> None:
+    """Raise UserError for options of `generate` that are fields of a strategy or of the limits, or are called so elsewhere.
+
+    Args:
+      options: the names of keyword arguments; Python refuses others that `generate` does not have.
+    """
+    for name in options:
+        own = _ELSEWHERE.get(name, name)
+        for cls, argument in ((Limits, "limits"), (Sample, "strategy"), (BeamSearch, "strategy")):
+            if own in {field.name for field in dataclasses.fields(cls)}:
+                raise UserError(f"generate has no argument {name}: write {argument}={cls.__name__}({own}=...)")
+        if own != name:
+            raise UserError(f"generate has no argument {name}: write {own}")
 
 
 def _check_prompts(prompts: Any, model: TrainedModel) -> list[str | np.ndarray]:

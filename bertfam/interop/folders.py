@@ -24,21 +24,24 @@ def is_huggingface(path: str | Path) -> bool:
 def check_is_model(folder: str | Path) -> None:
     """Raise UserError if a folder is neither a MODEL_DIR nor a Hugging Face folder."""
     if not _has_config(folder) and not is_huggingface(folder):
-        if (
-            fix := _model_folder_around(folder, ("config.gin", "config.json"))
+        fix = (
+            model_folder_around(folder, ("config.gin", "config.json"))
             or model_folders_in(folder)
+            or other_kind(folder)
             or missing_folder(folder)
-        ):
-            fix = f"; {fix}"
-        raise UserError(f"{folder} is neither a model folder (config.gin) nor a Hugging Face folder (config.json){fix or ''}")
+        )
+        raise UserError(
+            f"{folder} is neither a model folder (config.gin) nor a Hugging Face folder (config.json){f'; {fix}' if fix else ''}"
+        )
 
 
 def check_is_run(folder: str | Path) -> None:
     """Raise UserError if a folder is no MODEL_DIR."""
     if not _has_config(folder):
         fix = (
-            _model_folder_around(folder)
+            model_folder_around(folder)
             or model_folders_in(folder)
+            or other_kind(folder)
             or missing_folder(folder)
             or "`bertfam pretrain` or `bertfam import` makes one"
         )
@@ -59,7 +62,17 @@ def _has_config(folder: str | Path) -> bool:
     return False
 
 
-def _model_folder_around(folder: str | Path, configs: Sequence[str] = ("config.gin",)) -> str | None:
+def other_kind(folder: str | Path) -> str | None:
+    """Say of a path that is no folder of a model what it is; None if that is not known."""
+    path = to_path(folder)
+    if (path / "cache.json").is_file():
+        return "it is a token cache, for --cache_dir"
+    if any((path / name).is_file() for name in ("tokenizer.json", "vocab.txt", "spiece.model", "vocab.json")):
+        return "it is a vocabulary, for --vocab"
+    return "it is a file, and a model is a folder" if path.is_file() else None
+
+
+def model_folder_around(folder: str | Path, configs: Sequence[str] = ("config.gin",)) -> str | None:
     """Return the advice to name the model folder, with one of `configs`, that a path lies in; None if it lies in none."""
     inside = (parent for parent in to_path(folder).parents[:2] if any((parent / name).is_file() for name in configs))
     return next((f"it is in the model folder {parent}: name that" for parent in inside), None)

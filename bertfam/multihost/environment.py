@@ -17,6 +17,12 @@ from bertfam.errors import UserError
 
 _PORT = 8482  # of the coordinator; like JAX's own choice on TPUs, it collides with no port of the TPU runtime
 _SLURM_PORTS = range(61440, 65536)  # above Linux's default range of ephemeral ports
+# Variables of launchers whose processes do not find each other here: those that they set, and the one of the number of processes.
+_OTHER_LAUNCHERS = {
+    "torchrun (or accelerate, deepspeed)": ("LOCAL_RANK", "RANK", "WORLD_SIZE"),
+    "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    "mpiexec": ("PMI_RANK", "PMI_SIZE"),
+}
 _GOOGLE = "0x1ae0"  # vendor of TPU chips on the PCI bus
 _PATIENCE, _TRIES = 2.0, 3  # seconds to wait for the metadata server; number of attempts
 
@@ -64,6 +70,7 @@ def membership(given: Membership, environ: Variables = os.environ, attribute: At
         # Without flags the index says nothing: Jobs whose pods each train their own model are indexed too.
         detected = [Membership("the Job's index", index=_number(environ, "JOB_COMPLETION_INDEX"))]
     if not detected and not flagged:
+        _check_other_launchers(environ)
         return None
     if len({(place.count, place.index) for place in detected}) > 1:
         sources = ", ".join(f"{place.source} says process {place.index} of {place.count}" for place in detected)
@@ -75,6 +82,18 @@ def membership(given: Membership, environ: Variables = os.environ, attribute: At
     if missing := [flag for flag, value in flags.items() if value is None]:
         raise UserError(f"{' and '.join(missing)} missing: a run of several processes requires all of {', '.join(flags)}")
     return result
+
+
+def _check_other_launchers(environ: Variables) -> None:
+    """Raise UserError for one of several processes that would each train alone, in one folder."""
+    for launcher, names in _OTHER_LAUNCHERS.items():
+        values = [environ.get(name, "") for name in names]
+        if all(value.isdecimal() for value in values) and int(values[-1]) > 1:
+            raise UserError(
+                f"{names[-1]}={values[-1]}: {launcher} has started {values[-1]} processes, which do not find each other: start "
+                "them by launch/local.py, launch/slurm.py or srun, or give each --coordinator, --num_processes and "
+                "--process_index; --num_processes=1 trains in this process alone"
+            )
 
 
 def _slurm(environ: Variables) -> Membership | None:

@@ -108,7 +108,7 @@ def _leave(processes: Processes, status: int) -> NoReturn:
 
 def _address(coordinator: str) -> tuple[str, int]:
     host, _, port = coordinator.rpartition(":")
-    if not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 2**16:
+    if not host or "/" in host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 2**16:
         raise UserError(f"--coordinator={coordinator} is not an address; write HOST:PORT, such as 10.0.0.1:8476")
     return host.strip("[]"), int(port)
 

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 from bertfam.errors import UserError
@@ -11,17 +12,19 @@ from bertfam.storage import buckets
 from bertfam.storage.buckets import is_remote
 from bertfam.storage.files import nearest_existing
 from bertfam.storage.mirror import mirror
+from bertfam.suggest import nearest
 
 _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
+_MOST_ENTRIES = 1000  # of a folder that are compared with a missing name
 
 
 def to_path(path: str | os.PathLike[str]) -> Path:
-    """Convert a name of a file or folder to a local path, or to a bucket path with the same methods.
+    """Convert a name of a file or folder to a local path, with `~` expanded, or to a bucket path with the same methods.
 
     Raises:
       UserError: If the bucket cannot be used.
     """
-    return buckets.open_path(str(path)) if is_remote(path) else Path(path)
+    return buckets.open_path(str(path)) if is_remote(path) else Path(os.path.expanduser(path))
 
 
 def cache_root(directory: str = "") -> Path:
@@ -68,12 +71,27 @@ def missing_folder(folder: str | os.PathLike[str]) -> str | None:
     """Return the end of a message about a folder on this machine that does not exist; None if it exists, or is in a bucket."""
     if is_remote(folder) or os.path.exists(folder):
         return None
+    if similar := similar_path(folder, is_folder=True):
+        return f"there is no folder {folder}; did you mean {similar}?"
     if not _HUB_NAME.fullmatch(str(folder)):
         return f"there is no folder {folder}"
     return (
         f"there is no folder {folder} here, and nothing is downloaded from the Hugging Face hub: download the model first (hf "
         f"download {folder} --local-dir DIR) and name DIR"
     )
+
+
+def similar_path(path: str | os.PathLike[str], *, is_folder: bool) -> str | None:
+    """Return the file or folder beside a missing one on this machine whose name is similar; None if there is none."""
+    folder, name = os.path.split(os.fspath(path).rstrip("/"))
+    try:
+        with os.scandir(folder or ".") as entries:
+            names = [
+                entry.name for entry in islice(entries, _MOST_ENTRIES) if entry.is_dir() == is_folder and entry.name[0] != "."
+            ]
+    except OSError:
+        return None
+    return next((os.path.join(folder, match) for match in nearest(name, names)), None)
 
 
 def check_whole(folder: Path) -> None:

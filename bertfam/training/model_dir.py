@@ -26,7 +26,7 @@ from bertfam.config import Config, file_binds, load
 from bertfam.data import vocabularies
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
-from bertfam.interop.folders import check_is_run, model_folders_in
+from bertfam.interop.folders import check_is_run, model_folder_around, model_folders_in
 from bertfam.plurals import plural
 from bertfam.storage.files import check_writable, clear_partial, write_text
 from bertfam.storage.paths import check_whole, make_folder, to_path
@@ -79,7 +79,7 @@ def _fix_of_other(folder: Path) -> str:
         return f"it is a token cache, so give it as --cache_dir={folder}, and another --model_dir"
     if any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt", "spiece.model")):
         return f"it is a vocabulary, so give it as --vocab={folder}, and another --model_dir"
-    return model_folders_in(folder) or "name a new folder"
+    return model_folder_around(folder) or model_folders_in(folder) or "name a new folder"
 
 
 def check_resumes(model_dir: Path, run: Run, given: Sequence[str | Path], step: int) -> None:

@@ -307,7 +307,7 @@ def check_resumable(old: Run, new: Run, step: int, folder: str = "MODEL_DIR") ->
       step: number of updates that are done.
       folder: MODEL_DIR, for messages.
     """
-    _check_same(old, new, "Run")
+    _check_same(old, new, "Run", (_AT_START[0], f"--model_dir, where --init_from={folder} starts from these weights"))
     start = f"--gin_file={folder}/config.gin --init_from={folder} --init_optimizer"
     restart = f"start a new run from this one by {start} and another --model_dir"
     for index, (before, now) in enumerate(itertools.zip_longest(old.stages, new.stages)):
@@ -382,6 +382,8 @@ def _check_same(old: Any, new: Any, where: str, when: tuple[str, str] = _AT_STAR
 
 def _refuse(where: str, old: Any, new: Any, when: tuple[str, str] = _AT_START) -> None:
     since, flag = when
+    if where.startswith("Run.objective.model"):  # the weights are of a model with the old value
+        flag = flag.partition(",")[0]
     raise UserError(f"{where} {_change(old, new, since)}; change it back, or use another {flag}")
 
 

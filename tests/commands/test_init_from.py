@@ -299,7 +299,8 @@ Stage.length = 64
     (line,) = [line for line in out.splitlines() if line.startswith("starts from")]
     assert "positions 24 -> 64 by repetition" in line and line.endswith("; with the optimizer's moments")
     assert ("query_global as a copy of query" in line) == (family == "LongformerConfig")
-    assert f"{family} with 2 layers (hidden_size 16, num_heads 2, feed_forward_size 32, max_length 64)" in out
+    # What is taken is the folder's: its family, and its length.
+    assert "BertConfig with 2 layers (hidden_size 16, num_heads 2, feed_forward_size 32, max_length 24)" in out
     model = read_run(tmp_path / "model").objective.model
     assert (type(model).__name__, model.num_layers, model.max_length) == (family, 2, 64)
     assert getattr(model, "window", (8, 4)) == (8, 4)

@@ -42,6 +42,21 @@ def test_text_copied_or_saved_from_a_web_page(write, text, message):
     assert error_message([write("a.gin", text)]).startswith(message)
 
 
+@pytest.mark.parametrize(("name", "text"), [("a.json", '{"steps": 5}'), ("a.yaml", "steps: 5\nname: toy\n")])
+def test_file_of_another_format(write, name, text):
+    assert error_message([write(name, text)]).startswith(f"{name}:1: this is a {name[2:].upper()} file, not a gin file")
+
+
+def test_value_that_an_include_after_it_overrides_is_named_in_a_warning(write, capsys):
+    write("base.gin", GOOD)
+    files = [write("own.gin", "STEPS = 9\nToyModel.size = 4\ninclude 'base.gin'\n"), write("good.gin", "include 'base.gin'\n")]
+    assert config.load(files[:1]).build("ToyRun").stages[0].steps == 10
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "own.gin:1: STEPS = 9 has no effect" in line and "base.gin:1, which line 3 includes after it, binds 10" in line
+    config.load([files[1], write("over.gin", "STEPS = 9\n")])
+    assert not capsys.readouterr().err
+
+
 # Text added as line 6 of a.gin, and the error message.
 MISTAKES_IN_LINES = [
     ("ToyModl.size = 3", "a.gin:6: unknown configurable ToyModl; did you mean ToyModel?"),
@@ -106,7 +121,26 @@ MISTAKES_IN_LINES = [
     ("ToyRun.seed = 1,5", "a.gin:6: 1,5 is not a number; write 1.5, or (1, 5) for several values"),
     ("ToyRun.seed = 1.5B", "a.gin:6: 1.5B is not a number; write 1_500_000_000"),
     ("ToyRun.seed = ", "a.gin:6: cannot be parsed: the text after the equals sign is not a value"),
-    ("ToyRun.seed = 1 + 1", "a.gin:6: cannot be parsed: only one value may follow the equals sign"),
+    ("ToyRun.seed = 1 1", "a.gin:6: cannot be parsed: only one value may follow the equals sign"),
+    *((f"ToyRun.seed = {text}", "a.gin:6: cannot be parsed: gin computes nothing; write the number itself")
+      for text in ("1 + 1", "10**3", "%STEPS * 2")),
+    ("ToyModel.rate = 1-e3", "a.gin:6: cannot be parsed: write 1e-3"),
+    ("ToyRun.seed = 1;", "a.gin:6: cannot be parsed: no semicolon ends a line; remove it"),
+    ("ToyRun.seed = 1 // first", "a.gin:6: cannot be parsed: a comment begins with #, not //"),
+    ("ToyRun.teacher = @ToyModel(size=8)", "a.gin:6: a reference has no arguments; write @ToyModel(), and bind "
+     "ToyModel.size = 8 by itself"),
+    ('ToyRun.name = f"toy"', 'a.gin:6: f"toy" is not a value; write a text in plain quotes, without a letter before them'),
+    (r'include "C:\x.gin"', r'a.gin:6: "C:\x.gin" is not a value; write / in place of each backslash, or two backslashes'),
+    ("ToyRun.name = '\u00a0' ToyRun", "a.gin:6: cannot be parsed: only one value may follow the equals sign"),
+    ("ToyModel.n_heads = 2", "a.gin:6: ToyModel has no parameter n_heads; did you mean heads?"),
+    ("EPOCHS = 2", "a.gin:6: nothing refers to the macro EPOCHS; training is counted in updates, by TRAIN_STEPS"),
+    ("MODEL_DIR = 'm'", "a.gin:6: nothing refers to the macro MODEL_DIR; the folder of the run is a flag, --model_dir=DIR"),
+    ("STEPS.size = 3", "a.gin:6: STEPS is a macro, which has no parameters: write CLASS.size with the class that is used there "
+     "(check --show lists all)"),
+    ("ToyRun.model.size = 3", "a.gin:6: ToyRun.model is a path from ToyRun to another object, and gin binds the parameters of "
+     "classes: write CLASS.size with the class that is used there (check --show lists all)"),
+    ("from __gin__ import dynamic_registration", "a.gin:6: __gin__.dynamic_registration is of t5x's gin files; bertfam's classes "
+     "need no import: remove the line"),
     ("ToyRun.seed := 1", "a.gin:6: cannot be parsed: a value follows an equals sign; write ToyRun.seed = 1"),
     ("ToyRun.seed: 1", "a.gin:6: cannot be parsed: a value follows an equals sign; write ToyRun.seed = 1"),
     ("ToyRun seed = 1", "a.gin:6: cannot be parsed: Couldn't parse statement, expected ':' or '='"),
@@ -115,7 +149,8 @@ MISTAKES_IN_LINES = [
      'a.gin:6: toymodel is not a value; write "toymodel" for a string, %toymodel for a macro, or @ToyModel()'),
     ("ToyRun.verbose = true", "a.gin:6: true is not a value; write True"),
     ("ToyRun.stages = (\n", "a.gin:6: a bracket or string opened here is never closed"),
-    ("include toy", 'a.gin:6: toy is not a value; write "toy" for a string, %toy for a macro, or @toy()'),
+    ("include toys/a.gin", 'a.gin:6: a file is included by its name in quotes: write include "toys/a.gin"'),
+    ('include("a.gin")', 'a.gin:6: a file is included by its name in quotes: write include "a.gin"'),
     ("include 'b.gin'", "a.gin:6: no gin file b.gin here or among those shipped with bertfam; did you mean a.gin?"),
     ("include 'a.gin'", "a.gin:6: a.gin includes a.gin; remove one include"),
     ("import gin_toyz", "a.gin:6: no module gin_toyz; did you mean gin_toys?"),

@@ -96,6 +96,23 @@ def test_settings_of_other_types_are_refused(make, values, words):
         make(**values)
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_new_tokens": 5}, r"write limits=Limits\(max_new_tokens=...\)"),
+        ({"max_length": 5}, r"no argument max_length: write limits=Limits\(max_new_tokens=...\)"),
+        ({"temperature": 0.7}, r"write strategy=Sample\(temperature=...\)"),
+        ({"num_beams": 4}, r"write strategy=BeamSearch\(beams=...\)"),
+        ({"do_sample": True}, 'write strategy="sample"'),
+        ({"num_return_sequences": 2}, "write texts=..."),
+    ],
+    ids=str,
+)
+def test_arguments_of_transformers_are_answered_with_ours(model, options, words):
+    with pytest.raises(UserError, match=words):
+        model.generate(["a"], **options)
+
+
 def test_every_kind_of_path_is_a_path():
     for path in ("folder", Path("folder"), UPath("memory://folder")):
         check_path(path, "path")
@@ -124,7 +141,7 @@ def test_texts_and_tokens_of_any_list_are_prompts(model):
         (lambda: VOCABULARY.encode(None), "text must be a text, not None"),
         (lambda: VOCABULARY.encode_batch("a b"), r"texts must be a list of texts, .* write \['a b'\]"),
         (lambda: VOCABULARY.encode_batch([("a", "b")]), r"texts\[0\] must be a text"),
-        (lambda: VOCABULARY.decode("ab"), "ids must be a list of whole numbers"),
+        (lambda: VOCABULARY.decode("ab"), "ids must be a list of whole numbers, not one text$"),
         (lambda: VOCABULARY.decode([5.5]), "an id must be a whole number, not 5.5"),
         (lambda: VOCABULARY.decode(5), "ids must be a list of whole numbers, not 5"),
         (lambda: VOCABULARY.pieces([99]), "id 99 is outside the vocabulary of 8"),

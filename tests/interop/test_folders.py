@@ -3,7 +3,7 @@
 import pytest
 
 from bertfam.errors import UserError
-from bertfam.interop.folders import check_output
+from bertfam.interop.folders import check_is_model, check_is_run, check_output
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,29 @@ def test_output_in_a_bucket_is_compared_by_address(tmp_path, bucket):
     check_output("--output", f"{bucket}/model/export", f"{bucket}/model")
     with pytest.raises(UserError, match="belongs to the run"):
         check_output("--output", f"{bucket}/model/checkpoints/export", f"{bucket}/model")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("cache", "it is a token cache, for --cache_dir"),
+        ("vocab", "it is a vocabulary, for --vocab"),
+        ("text.txt", "it is a file"),
+        ("modle", "did you mean model?"),
+    ],
+)
+def test_folders_of_another_kind_and_misspelt_ones_are_named(tmp_path, monkeypatch, name, words):
+    for file in ("cache/cache.json", "vocab/vocab.txt", "text.txt", "model/config.gin"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).touch()
+    monkeypatch.chdir(tmp_path)
+    for check in (check_is_model, check_is_run):
+        with pytest.raises(UserError, match=f"{name} is n.*{words.replace('?', '.')}"):
+            check(name)
+
+
+def test_home_folder_is_expanded_in_python_and_gin_files_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.gin").touch()
+    check_is_run("~/model")

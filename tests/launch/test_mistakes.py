@@ -93,6 +93,33 @@ SIZES = "v6e-1, v6e-4, v6e-8, v6e-16, v6e-32, v6e-64, v6e-128, v6e-256"
             "bertfam cache runs in one process: run it without launch/gke.py, or on a --slice of one machine, such as v5e-8",
         ),
         (
+            ["slurm.py", "bert", "--nodes=2", *TRAIN, "--model_dir=m"],
+            "unrecognized arguments: /opt/venv/bin/bertfam pretrain --model_dir=m: write -- before the command: "
+            "-- /opt/venv/bin/bertfam pretrain --model_dir=m",
+        ),
+        (
+            ["local.py", "--processes=2", "--restart=3", "python", "my_program.py"],
+            "unrecognized arguments: --restart=3 python my_program.py: write -- before the command: -- python my_program.py",
+        ),
+        (
+            ["slurm.py", "bertfam", "pretrain", "--model_dir=m"],
+            "unrecognized arguments: pretrain --model_dir=m: write a NAME, and -- before the command: NAME -- bertfam pretrain "
+            "--model_dir=m",
+        ),
+        (
+            ["slurm.py", "bert", "--partition=gpu", *COMMAND],
+            "unrecognized arguments: --partition=gpu: a flag of sbatch is given as --sbatch=--partition=gpu",
+        ),
+        (["local.py", "--processes=2", "--restart", "2", *COMMAND], "unrecognized arguments: --restart 2"),
+        (
+            ["local.py", "--processes=2", *COMMAND, "--num_processes=2"],
+            "launch/local.py gives each process --num_processes: leave it out of the command",
+        ),
+        (
+            ["slurm.py", "bert", *COMMAND, "--process_index=0"],
+            "--process_index differs from process to process: leave it out, since launch/slurm.py says it",
+        ),
+        (
             ["slurm.py", "bert", "--nodes=2", "--nodes", "3", *COMMAND],
             "--nodes=2 and --nodes=3: the flag has one value; give it once",
         ),
@@ -137,6 +164,12 @@ def test_other_commands_are_passed_on(cloud, words):
     assert (process.returncode, process.stderr) == (0, "")
 
 
+def test_a_time_in_minutes_is_said(cloud):
+    for time, is_said in (("24", True), ("24:00", True), ("24:00:00", False), ("1-0", False)):
+        process = cloud.launch("slurm.py", "bert", f"--time={time}", "--dry_run", *COMMAND)
+        assert (process.returncode, f"SLURM reads --time={time} as minutes" in process.stderr) == (0, is_said)
+
+
 def test_commands_in_one_process_are_passed_on_to_one(cloud):
     for words in (["slurm.py", "bert", "--gpus_per_node=1"], ["gke.py", "create", "bert", "--slice=v5e-8", "--image=i"]):
         process = cloud.launch(*words, "--dry_run", "--", "bertfam", "export", "--model_dir=m")
@@ -156,6 +189,8 @@ def test_every_command_is_known_to_the_launchers(monkeypatch):
         (["/opt/venv/bin/bertfam pretrain"], ["one word", "-- /opt/venv/bin/bertfam pretrain"]),
         (["python my_program.py\n  --size=3", "--x"], ["one word", "-- python my_program.py --size=3"]),
         (["srun", *TRAIN, "--model_dir=m"], ["srun starts processes", "without srun"]),
+        (["env", "A=1", "nice", "srun", "-n2", *TRAIN, "--model_dir=m"], ["srun starts processes", "without srun"]),
+        (["accelerate", "launch", "-m", "bertfam", "pretrain"], ["without accelerate"]),
         (["/usr/bin/mpirun", "-n", "2", *TRAIN], ["without mpirun"]),
         (["/opt/my programs/bin/bertfam", "pretrain", "--model_dir=m"], []),
     ],

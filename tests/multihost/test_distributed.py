@@ -494,6 +494,10 @@ def test_single_process_needs_no_communication():
             "--coordinator=here is not an address; write HOST:PORT, such as 10.0.0.1:8476",
         ),
         (
+            "--coordinator=http://here:1 --num_processes=2 --process_index=0",
+            "--coordinator=http://here:1 is not an address; write HOST:PORT, such as 10.0.0.1:8476",
+        ),
+        (
             "--coordinator=here:\N{SUPERSCRIPT TWO} --num_processes=2 --process_index=0",
             "--coordinator=here:\N{SUPERSCRIPT TWO} is not an address; write HOST:PORT, such as 10.0.0.1:8476",
         ),

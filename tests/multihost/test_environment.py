@@ -222,3 +222,20 @@ def test_bad_values_are_reported_with_their_source(tmp_path, monkeypatch, capsys
     )
     assert cli.main(["pretrain", f"--model_dir={tmp_path / 'model'}", "--initialization_timeout=0"]) == 2
     assert capsys.readouterr().err == "bertfam: error: --initialization_timeout=0 must be above 0\n"
+
+
+@pytest.mark.parametrize(
+    ("variables", "launcher"),
+    [
+        ({"LOCAL_RANK": "0", "RANK": "0", "WORLD_SIZE": "2"}, "torchrun"),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4"}, "mpirun"),
+    ],
+)
+def test_processes_of_launchers_that_say_nothing_here_do_not_train_alone(variables, launcher):
+    name, count = list(variables.items())[-1]
+    with pytest.raises(UserError, match=f"{name}={count}: {launcher}.*--num_processes=1"):
+        membership(NOTHING, variables)
+    assert membership(Membership("flags", count=1), variables) is None
+    assert membership(ALL, variables) == ALL
+    assert membership(NOTHING, variables | {name: "1"}) is None
+    assert membership(NOTHING, SLURM | variables).count == 8

@@ -185,7 +185,7 @@ def test_resumed_run_may_not_change_what_it_learns(changes, message):
     with pytest.raises(UserError) as caught:
         check_resumable(RUN, dataclasses.replace(RUN, **changes), 0)
     assert str(caught.value).startswith(message)
-    assert str(caught.value).endswith(" now; change it back, or use another --model_dir")
+    assert " now; change it back, or use another --model_dir, where --init_from=MODEL_DIR starts from" in str(caught.value)
 
 
 def test_remaining_flops():

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertfam.errors import UserError
+from bertfam.storage.paths import similar_path
 from bertfam.storage.streams import StoredFile, find_stored, is_address
 from bertfam.suggest import one_each
 
@@ -34,6 +35,8 @@ def find_files(patterns: tuple[str, ...]) -> list[InputFile]:
                 raise UserError(f"no such file: {pattern}; an address begins with {protocol[1]}://: write {address}")
             kind = "no file matches" if glob.has_magic(pattern) else "no such file:"
             hint = "" if is_address(pattern) else f" (in {os.getcwd()}){_bracket_hint(pattern)}"
+            if similar := None if is_address(pattern) or glob.has_magic(pattern) else similar_path(pattern, is_folder=False):
+                hint += f"; did you mean {similar}?"
             raise UserError(f"{kind} {pattern}{hint}{one_each(pattern, lambda part: bool(glob.glob(part, recursive=True)))}")
         for match in matches:
             files.setdefault(identity(match), match)

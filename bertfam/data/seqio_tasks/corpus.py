@@ -155,7 +155,9 @@ class SeqioTask(Corpus):
             )
         if self.name not in (known := set(seqio.TaskRegistry.names())):
             known |= set(seqio.MixtureRegistry.names())
-            hint = did_you_mean(self.name, known, "give the module that registers it with --module_import=MODULE")
+            longer = " or ".join(sorted(name for name in known if name.startswith(f"{self.name}_"))[:3])
+            fix = "give the module that registers it with --module_import=MODULE"
+            hint = f"; did you mean {longer}?" if longer else did_you_mean(self.name, known, fix)
             raise UserError(f"--task={self.name} is no registered seqio task or mixture{hint}")
         task = seqio.TaskRegistry.get(self.name)
         if "train" not in task.splits:

@@ -34,7 +34,7 @@ from bertfam.data.token_cache.documents import Documents, StoredDocuments, Value
 from bertfam.errors import UserError, warn
 from bertfam.plurals import plural
 from bertfam.storage.buckets import is_remote
-from bertfam.storage.paths import check_whole, local, to_path
+from bertfam.storage.paths import check_whole, local, similar_path, to_path
 from bertfam.storage.untrusted import check_file, parse_json, read_bytes, shown
 
 FORMAT = 2
@@ -251,7 +251,12 @@ def _advice(directory: Path) -> str:
     config = directory / "config.gin"
     if config.is_file() and (match := _CACHE_DIR.search(read_bytes(config))):
         return f"it is a model folder, whose run read the cache {match[2].decode(errors='replace')!r}: name that"
-    return "build one with `bertfam cache`"
+    if around := next((parent for parent in directory.parents[:2] if (parent / "cache.json").is_file()), None):
+        return f"it is in the token cache {around}: name that"
+    if any((directory / name).is_file() for name in ("tokenizer.json", "vocab.txt", "spiece.model", "vocab.json")):
+        return "it is a vocabulary, for --vocab; build a cache with `bertfam cache`"
+    similar = None if is_remote(directory) or directory.exists() else similar_path(directory, is_folder=True)
+    return f"did you mean {similar}?" if similar else "build one with `bertfam cache`"
 
 
 def _check_corpora(corpora: dict[str, Any]) -> None:

@@ -35,9 +35,14 @@ def load(folder: str | os.PathLike[str]) -> Vocabulary:
         raise UserError(f"{path}, the vocabulary of the model in {model_dir}, {why}; {fix}") from error
 
 
+def _has_files(folder: Path) -> bool:
+    return any(folder.glob("*.model")) or any((folder / name).exists() for name in ("tokenizer.json", "vocab.txt", "vocab.json"))
+
+
 def _load(path: Path) -> Vocabulary:
     if not path.is_dir():
-        is_part = path.is_file() and path.name != "vocab"  # which a model folder has in place of its vocabulary
+        # A model folder may have a file `vocab` in place of its vocabulary.
+        is_part = path.is_file() and path.name != "vocab" and _has_files(path.parent)
         fix = f"; name {path.parent}" if is_part else f"; {missing_folder(path) or 'name another'}"
         raise UserError(f"{path} is not a folder: a vocabulary is a folder with {_FILES} in it{fix}")
     if any(path.glob("*.model")):

@@ -31,7 +31,7 @@ class Used:
 
     Attributes:
       folder: the folder.
-      model: the model that the run has from it; None if the configuration describes the same one.
+      model: its model, if the run has anything of that; None if the configuration describes the same one.
       objective: gin file of the objective of its family; None if the configuration has an objective.
       replaced: values of gin files that the model's have replaced.
       vocabulary: True if its vocabulary is that of the run.
@@ -113,9 +113,9 @@ class Source:
         described = described_object(config, _MODEL)
         model = described and adopted(described[0], self.model, described[1]) or self.model
         replacement = replace_object(config, _MODEL, model, self.origin, FREE_OF_NETWORKS)
-        model = model if replacement.changed or defaults.bindings else None
+        used = self.model if replacement.changed or defaults.bindings else None
         objective = next((name for name in defaults.files if name.startswith("objectives/")), None)
-        return replacement.config, Used(self.folder, model, objective, replacement.replaced, vocabulary=False)
+        return replacement.config, Used(self.folder, used, objective, replacement.replaced, vocabulary=False)
 
 
 def open_source(folder: str, model_dir: Path) -> Source:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -205,6 +206,16 @@ def test_cache_of_a_run_is_named_where_its_folder_is_given(tmp_path):
     (tmp_path / "config.gin").write_text("import x\nTextData.cache_dir = \\\n    '/data/my cache'\nTextData.seed = 'x'\n")
     with pytest.raises(UserError, match="holds no token cache .* is a model folder, .*/data/my cache.*name that"):
         TokenCache(tmp_path)
+
+
+def test_folders_that_are_no_cache_are_answered_with_what_they_are(built, tmp_path):
+    (tmp_path / "pieces").mkdir()
+    (tmp_path / "pieces/vocab.txt").touch()
+    misspelt = built.with_name(f"{built.name}s")
+    folders = {built / "text": f"in the token cache {built}", tmp_path / "pieces": "a vocabulary", misspelt: f"mean {built}"}
+    for folder, words in folders.items():
+        with pytest.raises(UserError, match=f"holds no token cache .*{re.escape(words)}"):
+            TokenCache(folder)
 
 
 def test_cache_of_another_format_is_refused(built):
