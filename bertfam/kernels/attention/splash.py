@@ -1,19 +1,16 @@
 """Attention by the splash kernel for TPUs that comes with JAX: blocks outside the pattern are skipped."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel, splash_attention_mask
 from jax.sharding import NamedSharding, PartitionSpec
 from typing_extensions import override
 
 from bertfam.kernels.attention.interface import Backend, Inputs, Request, beyond_self_attention
-from bertfam.kernels.attention.patterns import FULL, Pattern, Window
+from bertfam.kernels.attention.patterns import FULL, Window
 from bertfam.kernels.attention.per_device import Halo, length_shards, per_device
 
 _LANES = 128  # of a TPU's vector registers, of which a block of keys is a multiple
@@ -88,33 +85,24 @@ def _halo(request: Request, shards: int) -> Halo | None:
 
 def _attend(inputs: Inputs, kernel: Any) -> jax.Array:
     """Compute a device's attention, row by row."""
+    from bertfam.kernels.attention.splash_kernels import SegmentIds
+
     assert inputs.key_segment_ids is not None
 
     def of_row(query: jax.Array, key: jax.Array, value: jax.Array, queries: jax.Array, keys: jax.Array) -> jax.Array:
         # [length, heads, head_dim] -> [heads, length, head_dim], and back
         by_head = [jnp.swapaxes(array, 0, 1) for array in (query, key, value)]
-        return jnp.swapaxes(kernel(*by_head, splash_attention_kernel.SegmentIds(queries, keys)), 0, 1)
+        return jnp.swapaxes(kernel(*by_head, SegmentIds(queries, keys)), 0, 1)
 
     return jax.vmap(of_row)(inputs.query, inputs.key, inputs.value, inputs.segment_ids, inputs.key_segment_ids)
 
 
-def _kernel(
-    pattern: Window, heads: int, queries: int, keys: int, *, offset: int = 0, shards: int = 1, interpret: bool = False
-) -> Any:
-    """Return the kernel for `queries` queries from the place `offset` of `keys` keys on, which `shards` devices have parts of."""
-    rows, columns = _block(pattern, queries // shards), _block(pattern, keys)
-    sizes = splash_attention_kernel.BlockSizes(
-        block_q=rows,
-        block_kv=columns,
-        block_q_dkv=rows,
-        block_kv_dkv=columns,
-        block_q_dq=rows,
-        block_kv_dq=columns,
-    )
-    mask = splash_attention_mask.MultiHeadMask([_mask(pattern, (queries, keys), offset)] * heads)
-    return splash_attention_kernel.make_splash_mha(
-        mask, block_sizes=sizes, head_shards=1, q_seq_shards=shards, interpret=interpret
-    )
+def _kernel(pattern: Window, heads: int, queries: int, keys: int, *, shards: int = 1, **options: Any) -> Any:
+    """Return the kernel for a number of queries, which `shards` devices have parts of, and of keys."""
+    from bertfam.kernels.attention.splash_kernels import splash_kernel
+
+    blocks = _block(pattern, queries // shards), _block(pattern, keys)
+    return splash_kernel(pattern, heads, (queries, keys), blocks, shards=shards, **options)
 
 
 def _block(pattern: Window, length: int) -> int:
@@ -122,30 +110,3 @@ def _block(pattern: Window, length: int) -> int:
     reach = max(length if side is None else side for side in (pattern.left, pattern.right))
     largest = max(_LANES, min(_MAX_BLOCK, reach))
     return next(size for size in range(largest // _LANES * _LANES, 0, -_LANES) if length % size == 0)
-
-
-def _mask(pattern: Window, shape: tuple[int, int], offset: int) -> splash_attention_mask.Mask:
-    if pattern == FULL:
-        return splash_attention_mask.FullMask(shape)
-    if pattern.dilation == 1:
-        return splash_attention_mask.LocalMask(shape, (pattern.left, pattern.right), offset)
-    return _PatternMask(shape, pattern, offset)
-
-
-@dataclass(frozen=True)
-class _PatternMask(splash_attention_mask.Mask):
-    """Mask of a pattern, evaluated block by block: a whole mask of 16,384 tokens would take gigabytes."""
-
-    lengths: tuple[int, int]
-    pattern: Pattern
-    offset: int
-
-    @property
-    @override
-    def shape(self) -> tuple[int, ...]:
-        return self.lengths
-
-    @override
-    def __getitem__(self, index: Any) -> np.ndarray:
-        queries, keys = (np.arange(size)[part] for size, part in zip(self.lengths, index, strict=True))
-        return np.broadcast_to(self.pattern.mask(queries[:, None] + self.offset, keys[None]), (len(queries), len(keys)))
