@@ -46,6 +46,8 @@ CASES = {
         Case("bert-base-as-shipped", ("runs/bert_base.gin",), drops_out=True),
         _case("modernbert-base-1024-packed", _MODERNBERT, 32, 1024, vocabulary=50_368),
         _case("modernbert-base-8192-packed", _MODERNBERT, 4, 8192, vocabulary=50_368),
+        # The peer has no Muon.
+        _case("quickstart", ("runs/quickstart.gin",), 16, 64, "Run.optimizer = @AdamW()", vocabulary=4096),
         *(long_case(name, length) for name in LONG_MODELS for length in LENGTHS),
     )
 }

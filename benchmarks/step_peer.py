@@ -1,7 +1,7 @@
 """Training steps of Hugging Face's models in PyTorch: the peer of `benchmarks.step`, on the same rows.
 
-Sizes and dropout are those of bertfam's config, written as transformers' config.json. bfloat16 autocast over float32 weights,
-torch.compile, fused AdamW, the vocabulary head on the masked positions only.
+Sizes and dropout are those of bertfam's config, written as transformers' config.json. bfloat16 autocast over float32 weights on
+GPUs, float32 on CPUs, torch.compile, fused AdamW, the vocabulary head on the masked positions only.
 """
 
 import time
@@ -207,8 +207,9 @@ def measure(
     if "encoder_positions" in rows:
         rows = _with_masks(rows, objective.model.window)
     model: Any = _MODELS[type(objective).__name__](objective).to(device).train()
-    has_autocast = model.model.config.model_type not in _WITHOUT_AUTOCAST
-    if not has_autocast:
+    is_narrow = device == "cuda" and model.model.config.model_type in _WITHOUT_AUTOCAST
+    has_autocast = device == "cuda" and not is_narrow
+    if is_narrow:
         model = model.to(torch.bfloat16)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     compiled: Any = model if mode == "none" else torch.compile(model, mode=None if mode == "default" else mode)
@@ -244,7 +245,7 @@ def measure(
             "peak_bytes": torch.cuda.max_memory_allocated() if device == "cuda" else None,
             "loss": loss.item(),
             "attention": f"{model.model.config._attn_implementation}, {sdpa} kernels",
-            "execution": {"torch.compile": mode, "weights": "float32" if has_autocast else "bfloat16"},
+            "execution": {"torch.compile": mode, "weights": "bfloat16" if is_narrow else "float32", "autocast": has_autocast},
             "chosen": {},
             "device": name,
         }

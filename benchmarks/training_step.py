@@ -94,10 +94,12 @@ class Timing(NamedTuple):
     Attributes:
       seconds: median over the rounds.
       spread: (maximum - minimum) / median.
+      cpu_seconds: CPU time of this process, the median too.
     """
 
     seconds: float
     spread: float
+    cpu_seconds: float
 
 
 def time_updates(update: Callable[[int], None], steps: int) -> Timing:
@@ -108,13 +110,14 @@ def time_updates(update: Callable[[int], None], steps: int) -> Timing:
       steps: number of updates of a round.
     """
     update(2)
-    seconds = []
+    seconds, cpu_seconds = [], []
     for _ in range(_ROUNDS):
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), time.process_time()
         update(steps)
         seconds.append((time.perf_counter() - start) / steps)
+        cpu_seconds.append((time.process_time() - cpu_start) / steps)
     median = float(np.median(seconds))
-    return Timing(median, (max(seconds) - min(seconds)) / median)
+    return Timing(median, (max(seconds) - min(seconds)) / median, float(np.median(cpu_seconds)))
 
 
 def figures(run: Run, rows: Mapping[str, np.ndarray], timing: Timing, peak: float | None) -> dict[str, Any]:
@@ -127,6 +130,7 @@ def figures(run: Run, rows: Mapping[str, np.ndarray], timing: Timing, peak: floa
         "targets": shape.targets,
         "seconds": timing.seconds,
         "spread": timing.spread,
+        "cpu_seconds": timing.cpu_seconds,
         "tokens_per_second": tokens / timing.seconds,
         "sequences_per_second": shape.rows / timing.seconds,
         "flops": flops,
