@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from bertfam.planning.hlo.collectives import by_axes, collectives
+from bertfam.planning.hlo.flops import flops_of
 from bertfam.planning.hlo.replica_groups import replica_groups
 from bertfam.planning.hlo.text import bits, parse, size
 
@@ -206,6 +207,68 @@ def test_fused_collectives_of_the_tpu_compiler():
     ]
 
 
+PRODUCT = "%{} = f32[8,8]{{1,0}} dot(%p, %p), lhs_contracting_dims={{0}}, rhs_contracting_dims={{0}}"
+PRODUCT_FLOPS = 2 * 8 * 8 * 8
+
+
+def test_flops_between_the_start_and_the_end_of_a_collective():
+    lines = (
+        PRODUCT.format("before"),
+        "%g = (f32[8]{0}, f32[16]{0}) all-gather-start(%p), replica_groups=[4,2]<=[8]",
+        PRODUCT.format("a"),
+        "%r = f32[8]{0} all-reduce(%p), replica_groups=[4,2]<=[8], to_apply=%add",
+        PRODUCT.format("b"),
+        "%d = f32[16]{0} all-gather-done(%g)",
+        PRODUCT.format("after"),
+    )
+    text = module_text(*lines).replace("f32[8]{0} parameter(0)", "f32[8,8]{1,0} parameter(0)")
+    gather, reduction = collectives(text, CUBE)
+    assert (gather.beside, reduction.beside) == (2 * PRODUCT_FLOPS, None)
+
+
+def test_flops_in_the_fusions_of_an_asynchronous_collective_and_between_them():
+    gather = (
+        "%g = f32[16]{{0}} all-gather(%q), channel_id=5, replica_groups=[4,2]<=[8], "
+        'backend_config={{"async_collective_fusion_config":{{"flag_start":"{}"}}}}'
+    )
+    product = PRODUCT.format("m").replace("%p", "%q")
+    lines = {
+        "begun": (gather.format(-1),),
+        "beside": (gather.format(2), product),
+        "other": (product,),
+        "ended": (gather.format(2),),
+    }
+    text = "".join(fused_computation(name, *fused) for name, fused in lines.items()).replace(
+        "%q = f32[8]{0}", "%q = f32[8,8]{1,0}"
+    )
+    (operation,) = collectives(
+        text + module_text(*(f"%{name}.f = f32[8]{{0}} fusion(%p), calls=%{name}" for name in lines)), CUBE
+    )
+    assert operation.beside == 2 * PRODUCT_FLOPS
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "result", "attributes", "products"),
+    [
+        ("32,5", "5,7", "32,7", "dim_labels=bf_io->bf", 32 * 5 * 7),
+        # Rows as a window of one.
+        ("6,32,5", "5,7,1", "6,32,7", "window={size=1}, dim_labels=0bf_io0->0bf", 6 * 32 * 5 * 7),
+        # Each of 6 rows has a right operand of its own: the dilation leaves one value of each window.
+        ("6,32,5", "6,5,7", "6,32,7", "window={size=6 stride=5 lhs_dilate=6}, dim_labels=0bf_0io->0bf", 6 * 32 * 5 * 7),
+        # 3 heads are an axis of the right operand that the left one lacks: all but one value of each window are padding.
+        ("32,5,1", "3,5,4", "32,4,3", "window={size=3 pad=2_2 rhs_reversal=1}, dim_labels=bf0_0io->bf0", 32 * 5 * 3 * 4),
+    ],
+)
+def test_flops_of_products_as_convolutions(left, right, result, attributes, products):
+    lines = (
+        f"%l = f32[{left}]{{1,0}} custom-call(%p)",
+        f"%r = bf16[{right}]{{1,0}} custom-call(%p)",
+        f"%c = f32[{result}]{{1,0}} convolution(%l, %r), {attributes}",
+    )
+    program = parse(module_text(*lines))
+    assert flops_of(program, program.computations["main"]) == 2 * products
+
+
 def loop(name, limit, *lines, step="%one", first_value="0"):
     """Return a loop that counts the first element of its state; its body contains `lines`."""
     state, lines = "(s32[], f32[8]{0}, s32[])", "".join(f"  {line}\n" for line in lines)
@@ -304,6 +367,15 @@ def test_executions_in_loops_are_counted(text, expected, write):
     (operation,) = collectives(write(text), CUBE)
     assert operation.times == expected
     assert by_axes([operation]) == {"all-reduce": {("tensor",): 32 * (expected or 1)}}
+
+
+@pytest.mark.parametrize(("limit", "step", "times"), [(5, "%one", 5), (5, "%n", 1)])
+def test_flops_of_loops_count_each_iteration_if_their_number_is_known(limit, step, times):
+    text = loop("a", limit, PRODUCT.format("m").replace("%p", "%x"), step=step).replace(
+        "%x = f32[8]{0} get", "%x = f32[8,8]{1,0} get"
+    )
+    program = parse(text + module_text(*START, while_instruction("a")))
+    assert flops_of(program, program.computations["main"]) == times * PRODUCT_FLOPS
 
 
 @pytest.mark.parametrize(("step", "expected"), [("%one", 6), ("%n", None)])

@@ -1,4 +1,4 @@
-"""Communication of a compiled program: its collectives, by kind and mesh axis."""
+"""Communication of a compiled program: its collectives, by kind and mesh axis, and what is scheduled beside them."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 import jax
 import numpy as np
 
+from bertfam.planning.hlo.flops import product_flops
 from bertfam.planning.hlo.replica_groups import replica_groups
-from bertfam.planning.hlo.text import Computation, Instruction, Program, parse, parts, size, trip_count
+from bertfam.planning.hlo.text import Computation, Instruction, Program, called, parse, parts, size, trip_count
 
 _COLLECTIVE = re.compile(
     r"(all-reduce|all-gather|reduce-scatter|all-to-all|ragged-all-to-all|collective-permute|collective-broadcast)(-start)?"
@@ -18,8 +19,7 @@ _PERMUTES = "ONE_TO_ONE"
 # A TPU program repeats an asynchronous collective in every fusion that runs beside it, and in the one where it ends. In the first
 # one this field is -1.
 _CONTINUED = re.compile(r'"flag_start":"\d')
-# Computations that an instruction calls.
-_CALLED = re.compile(r"\b(?:calls|to_apply|true_computation|false_computation)=%?([\w.-]+)|branch_computations=\{([^}]*)\}")
+_FUSED_START = '"async_collective_fusion_config"'
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Collective:
       times: executions in one run of the program; None inside a loop whose length is decided at run time.
       shape: shape of the counted arrays, such as "bf16[768,3072]".
       op_name: position in the Python program.
+      beside: FLOPs of the matrix products that are scheduled between its start and its end; None if it is synchronous.
     """
 
     kind: str
@@ -45,6 +46,7 @@ class Collective:
     times: int | None
     shape: str
     op_name: str
+    beside: int | None = None
 
     @property
     def total(self) -> int:
@@ -76,24 +78,54 @@ def by_axes(collectives: Iterable[Collective]) -> dict[str, dict[tuple[str, ...]
 
 def _run(program: Program, computation: Computation, times: int | None, mesh: jax.sharding.Mesh) -> Iterator[Collective]:
     """Yield the collectives of a computation that runs the given number of times, and of the computations that it calls."""
-    for instruction in computation:
+    for place, instruction in enumerate(computation):
         if instruction.opcode == "while":
             trips = trip_count(program, computation, instruction)
             for part, extra in (("body", 0), ("condition", 1)):  # the condition runs once more, to end the loop
                 inner = None if times is None or trips is None else times * (trips + extra)
                 yield from _run(program, program.computations[instruction.attribute(part) or ""], inner, mesh)
-        elif instruction.opcode == "fusion":
-            yield from _fused(program, instruction, times, mesh)
+            continue
+        if instruction.opcode == "fusion":
+            found = _fused(program, instruction, times, mesh)
         elif instruction.opcode in ("call", "conditional", "async-start"):
-            for name in _called(instruction):
-                yield from _run(program, program.computations[name], times, mesh)
+            found = (one for name in called(instruction) for one in _run(program, program.computations[name], times, mesh))
         else:
-            yield from _collective(instruction, times, mesh)
+            found = _collective(instruction, times, mesh)
+        for one in found:
+            yield one if one.beside is not None else replace(one, beside=_beside(program, computation, place))
+
+
+def _beside(program: Program, computation: Computation, place: int) -> int | None:
+    """Return the FLOPs scheduled from the start of a collective, at a place, to its end; None if it is one instruction."""
+    order = [*computation]
+    instruction = order[place]
+    if instruction.opcode == "fusion":
+        channels = _asynchronous_channels(program, instruction)
+        ends = [end for end in range(place + 1, len(order)) if channels & _asynchronous_channels(program, order[end])]
+        if not ends:
+            return None
+        between = order[place : ends[-1] + 1]  # the fusions have products of their own
+    else:
+        done = f"{instruction.opcode.removesuffix('-start')}-done"
+        end = next((end for end, one in enumerate(order) if one.opcode == done and instruction.name in one.operands), None)
+        if end is None:
+            return None
+        between = order[place + 1 : end]
+    return sum(product_flops(program, computation, one) for one in between)
+
+
+def _asynchronous_channels(program: Program, instruction: Instruction) -> set[str]:
+    """Return the channels of the collectives that a fusion of the TPU compiler starts, continues or ends."""
+    if instruction.opcode != "fusion":
+        return set()
+    fused = [one for name in called(instruction) for one in program.computations[name]]
+    own = {one.attribute("channel_id") or "" for one in fused if _FUSED_START in one.attributes} - {""}
+    return own.union(*(_asynchronous_channels(program, one) for one in fused))
 
 
 def _fused(program: Program, fusion: Instruction, times: int | None, mesh: jax.sharding.Mesh) -> Iterator[Collective]:
     """Yield the collectives that a fusion runs or starts."""
-    for name in _called(fusion):
+    for name in called(fusion):
         for instruction in program.computations[name]:
             if instruction.opcode == "fusion":
                 yield from _fused(program, instruction, times, mesh)
@@ -104,11 +136,6 @@ def _fused(program: Program, fusion: Instruction, times: int | None, mesh: jax.s
                 scatters = collective.kind == "all-reduce" and name.startswith("all-reduce-scatter")
                 kind = "reduce-scatter" if scatters else collective.kind
                 yield replace(collective, kind=kind, op_name=collective.op_name or fusion.op_name)
-
-
-def _called(instruction: Instruction) -> list[str]:
-    matches = _CALLED.findall(instruction.attributes)
-    return [name for one, several in matches for name in ([one] if one else re.findall(r"[\w.-]+", several))]
 
 
 def _collective(instruction: Instruction, times: int | None, mesh: jax.sharding.Mesh) -> Iterator[Collective]:

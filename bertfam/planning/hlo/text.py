@@ -17,6 +17,8 @@ _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.-]+) = (.*)$")
 _COMMENT = re.compile(r"/\*.*?\*/")
 _ELEMENT = re.compile(r"%([\w.-]+)((?:#\d+)+)")
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,<=]*)\]")
+# Computations that an instruction calls.
+_CALLED = re.compile(r"\b(?:calls|to_apply|true_computation|false_computation)=%?([\w.-]+)|branch_computations=\{([^}]*)\}")
 # Operations that return the value of their first operand.
 _SAME = frozenset({"copy", "copy-start", "copy-done", "bitcast", "convert", "reshape", "optimization-barrier"})
 
@@ -116,6 +118,18 @@ def size(shape: str) -> int:
         -(-math.prod(int(size) for size in sizes.replace("<=", "").split(",") if size) * bits(dtype) // 8)
         for dtype, sizes in _ARRAY.findall(shape)
     )
+
+
+def sizes_of(shape: str) -> list[int]:
+    """Return the sizes of the axes of an array."""
+    match = _ARRAY.match(shape)
+    return [int(size) for size in match[2].replace("<=", "").split(",") if size] if match else []
+
+
+def called(instruction: Instruction) -> list[str]:
+    """Return the names of the computations that an instruction calls; those of a loop are its attributes."""
+    matches = _CALLED.findall(instruction.attributes)
+    return [name for one, several in matches for name in ([one] if one else re.findall(r"[\w.-]+", several))]
 
 
 def bits(dtype: str) -> int:
