@@ -18,6 +18,7 @@ that the command can name them as here: --copy=my_tasks.py -- bertfam pretrain -
 """
 
 import argparse
+import os
 import pathlib
 import re
 import subprocess
@@ -93,7 +94,7 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
         if not path.exists():
             parser.error(f"--copy={word} does not exist")
         # tar copies a link as a link, which leads nowhere on the machines.
-        if pathlib.Path.cwd().resolve() not in (target := path.resolve()).parents:
+        if pathlib.Path.cwd() not in (target := pathlib.Path(os.path.realpath(path))).parents:
             parser.error(f"--copy={word} is a link to {target}, outside of the current folder: copy that here, and name the copy")
     if options.action == "train" and options.restarts and re.search("--model_dir[= ](?!gs://)", " ".join(command)):
         parser.error("--model_dir is on machines that may be preempted: use a folder on gs://, or --restarts=0")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -55,7 +56,7 @@ def check_other_folder(init_from: str, model_dir: Path) -> None:
     from bertfam.errors import UserError
     from bertfam.storage.buckets import is_remote
 
-    ours, theirs = (path if is_remote(path) else path.resolve() for path in (model_dir, to_path(init_from)))
+    ours, theirs = (path if is_remote(path) else os.path.realpath(path) for path in (model_dir, to_path(init_from)))
     if ours == theirs:
         raise UserError(
             f"--init_from={init_from} is the --model_dir of this run: leave --init_from out to resume it, or name another "

@@ -280,7 +280,7 @@ def _check_output(output: Path, args: argparse.Namespace) -> None:
         for name in files if not is_remote(output) else ():
             if flag := flags.reader_of(args, output / name):
                 raise UserError(f"--output={output} holds {name}, which is read too, by --{flag}: name another folder")
-        if files and not is_remote(output) and Path.cwd().is_relative_to(output.resolve()):
+        if files and not is_remote(output) and Path.cwd().is_relative_to(os.path.realpath(output)):
             raise UserError(f"--output={output} is the current folder, and is not empty (it holds {files[0]}): name another")
         if files and not args.overwrite:
             raise UserError(f"--output={output} is not empty (it holds {files[0]}): name another, or give --overwrite")

@@ -74,7 +74,7 @@ def _exists(name: str) -> bool:
 @functools.cache
 def _report_shadow(named_at: str, name: str, other: Path) -> None:
     """Warn once about a file of the current folder that is read in place of a shipped one of the same name."""
-    if Path(name).resolve() != other.resolve() and Path(name).read_bytes() != other.read_bytes():
+    if os.path.realpath(name) != os.path.realpath(other) and Path(name).read_bytes() != other.read_bytes():
         warn([f"{named_at}: {name} is the file in the current folder, not the one shipped with bertfam ({other})"])
 
 

@@ -7,8 +7,9 @@ from typing import Any
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.decoding.prompts import prompt_format
 from bertfam.decoding.stepper import Ends
+from bertfam.errors import warn_once
 from bertfam.models.language_model import LanguageModelConfig
-from bertfam.storage.untrusted import read_json
+from bertfam.storage.untrusted import read_json, shown
 
 
 def end_tokens(config: LanguageModelConfig, tokens: TokenIds) -> Ends:
@@ -22,14 +23,18 @@ def end_tokens(config: LanguageModelConfig, tokens: TokenIds) -> Ends:
 def end_tokens_of_folder(config: LanguageModelConfig, tokens: TokenIds, folder: Path) -> Ends:
     """Return the tokens that transformers' `generate` reads from a folder's generation_config.json, or else config.json.
 
-    Fields that are missing, or that are not ids of the vocabulary, come from `end_tokens`.
+    Fields that are missing come from `end_tokens`, and so do those that are not ids of the vocabulary, with a warning.
     """
-    stated: Mapping[str, Any] = read_json(next(path for name in _FILES if (path := folder / name).is_file()))
+    path = next(path for name in _FILES if (path := folder / name).exists() or path.is_symlink())
+    stated: Mapping[str, Any] = read_json(path)
 
     def ids(name: str) -> tuple[int, ...]:
         value = stated.get(name)
-        listed = value if isinstance(value, list) else [value]
-        return tuple(id for id in listed if type(id) is int and 0 <= id < tokens.size)
+        listed = value if isinstance(value, list) else [] if value is None else [value]
+        known = tuple(id for id in listed if type(id) is int and 0 <= id < tokens.size)
+        if len(known) < len(listed):
+            warn_once(f"{path}: {name} is {shown(value)}, and the tokenizer has the ids 0 to {tokens.size - 1}; its own is used")
+        return known
 
     def one(name: str | None) -> int | None:
         return None if name is None else next(iter(ids(name)), None)

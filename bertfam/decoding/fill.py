@@ -123,6 +123,8 @@ def fill(model: TrainedEncoder, texts: Sequence[str], top_k: int = 5) -> list[li
         logits = model.apply(row, segment_ids=segments, masked_positions=positions[None])["mlm_logits"][0]
         # [masks, vocabulary] -> [masks, top_k] each
         probabilities, ids = jax.lax.top_k(jax.nn.softmax(logits), min(top_k, logits.shape[-1]))
+        if np.isnan(probabilities).any():
+            raise UserError("the model's logits are not numbers, so it fills no mask: did its training diverge?")
         masks = []
         for position, best, likely in zip(positions.tolist(), ids.tolist(), probabilities.tolist(), strict=True):
             candidates = zip(best, model.vocabulary.pieces(best), likely, strict=True)

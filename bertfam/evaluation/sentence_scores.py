@@ -210,6 +210,8 @@ def _summed(
                 lengths[row], place[row] = len(rows.tokens[number]), rows.place[number]
                 tokens[row, : lengths[row]] = rows.tokens[number]
             found = np.asarray(scores(tokens, lengths, place), np.float64)[: len(picked)]
+            if np.isnan(found).any():
+                raise UserError("the model's logits are not numbers, so it scores no sentence: did its training diverge?")
             np.add.at(sums, [rows.sentence[number] for number in picked], found)
     return sums
 

@@ -83,6 +83,7 @@ def model_folders_in(folder: str | Path) -> str | None:
     if is_remote(folder):
         return None
     inside = sorted(path.parent for path in Path(folder).glob("*/config.gin"))
+    inside += sorted(path.parent for path in Path(folder).glob("snapshots/*/config.json"))  # of the Hugging Face hub's cache
     return f"name the model folder in it: {' or '.join(map(str, inside[:3]))}" if inside else None
 
 

@@ -19,6 +19,7 @@ from bertfam.data.vocabularies import Vocabulary
 from bertfam.decoding.end_tokens import end_tokens
 from bertfam.decoding.prompts import prompt_format
 from bertfam.errors import UserError, warn_once
+from bertfam.interop.folders import model_folders_in
 from bertfam.interop.safetensors import SINGLE, StoredTensor, open_tensors, write_tensors
 from bertfam.models import families
 from bertfam.models.mapping import Entry, Family, LanguageModelFamily
@@ -106,7 +107,9 @@ def _meant(folder: Path) -> str:
         return f"name the folder, {folder.parent}"
     if (folder / "adapter_config.json").is_file():
         return f"{folder} is an adapter; merge it into its model (in peft: model.merge_and_unload().save_pretrained(DIR))"
-    return missing_folder(folder) or f"is {folder} a Hugging Face folder?"
+    if folder.is_file():
+        return f"{folder} is a file: name a folder, after unpacking it if it is an archive"
+    return model_folders_in(folder) or missing_folder(folder) or f"is {folder} a Hugging Face folder?"
 
 
 def _open(folder: Path) -> _Opened:

@@ -184,7 +184,7 @@ def replaced_folder(folder: str | Path) -> Iterator[Path]:
         with _held_beside(target), buckets.new_folder(target) as staged:
             yield staged
         return
-    target = Path(folder).resolve()
+    target = Path(os.path.realpath(folder))
     with _held_beside(target), _temporary_folder(folder, target) as partial:
         yield partial
         exchange.replace_folder(partial, target)
@@ -194,7 +194,7 @@ def recover(folder: str | Path) -> None:
     """Finish or undo the replacement of a local folder by a process that was killed."""
     if is_remote(folder):
         return
-    target = Path(folder).resolve()
+    target = Path(os.path.realpath(folder))
     if exchange.is_interrupted(target):
         with locks.hold_beside(target):
             exchange.recover(target)

@@ -67,6 +67,15 @@ def copy_files(source: Path, names: Sequence[str], target: Path) -> None:
         shutil.copyfile(source / name, target / name)
 
 
+def check_encodable(folder: Path) -> None:
+    """Raise UserError if the path of a folder of checkpoints is not UTF-8: the library that writes them takes no other."""
+    try:
+        os.path.abspath(folder).encode()
+    except UnicodeEncodeError:
+        shown = os.fsencode(os.path.abspath(folder)).decode(errors="backslashreplace")
+        raise UserError(f"{shown}: checkpoints need a path in UTF-8; rename its folder, or choose another") from None
+
+
 def missing_folder(folder: str | os.PathLike[str]) -> str | None:
     """Return the end of a message about a folder on this machine that does not exist; None if it exists, or is in a bucket."""
     if is_remote(folder) or os.path.exists(folder):

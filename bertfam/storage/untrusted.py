@@ -123,7 +123,7 @@ def parse_json(raw: bytes) -> Any:
     """Parse JSON in UTF-8 in memory and time in proportion to its size.
 
     Raises:
-      ValueError: If it is not JSON, is nested too deeply, holds too many values, or a text that is not Unicode.
+      ValueError: If it is not JSON, is nested too deeply, holds too many values, a text that is not Unicode, or a name twice.
     """
     text = raw.decode("utf-8-sig")
     structure = _STRING.sub(b"", raw)
@@ -136,9 +136,18 @@ def parse_json(raw: bytes) -> Any:
     depth = np.cumsum(np.where((codes == ord("[")) | (codes == ord("{")), 1, -1), dtype=np.int64)
     if depth.max(initial=0) > _MAX_DEPTH:
         raise ValueError(f"it is nested more than {_MAX_DEPTH} levels deep")
-    content = json.loads(text)
+    content = json.loads(text, object_pairs_hook=_object)
     if _SURROGATE.search(raw):
         json.dumps(content, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+    return content
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        names = [name for name, _ in pairs]
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"an object has {shown(repeated)} twice; keep one of them")
     return content
 
 
@@ -161,7 +170,7 @@ def shown(value: Any) -> str:
 
 
 def _check_inside(path: Path) -> None:
-    folder, target = path.parent.resolve(), path.resolve(strict=True)
+    folder, target = Path(os.path.realpath(path.parent)), Path(os.path.realpath(path, strict=True))
     is_hub_blob = folder.parent.name == "snapshots" and target.parent == folder.parent.parent / "blobs"
     if not (target.is_relative_to(folder) or is_hub_blob):
         raise UserError(f"{path} is a link out of its folder: put the file itself there (cp --dereference)")

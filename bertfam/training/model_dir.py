@@ -29,7 +29,7 @@ from bertfam.errors import UserError
 from bertfam.interop.folders import check_is_run, model_folder_around, model_folders_in
 from bertfam.plurals import plural
 from bertfam.storage.files import check_writable, clear_partial, write_text
-from bertfam.storage.paths import check_whole, make_folder, to_path
+from bertfam.storage.paths import check_encodable, check_whole, make_folder, to_path
 from bertfam.storage.untrusted import read_json
 from bertfam.training.checkpoints import Checkpoints, has_training_state, selection
 from bertfam.training.integrity import model_dir_files
@@ -61,6 +61,7 @@ _OWN = ("cache", "checkpoints", "vocab", "plan.json", FINGERPRINT, START, "metri
 
 def check_folder(model_dir: Path) -> None:
     """Raise UserError if MODEL_DIR cannot be made, is a file, or is a folder with other contents than a run."""
+    check_encodable(model_dir)
     if not model_dir.exists():
         check_writable(model_dir)
         return

@@ -74,6 +74,15 @@ def test_mistakes_are_one_line_and_write_nothing(folder, words, message, capfd):
     assert sorted(folder.rglob("*")) == before
 
 
+def test_names_of_files_that_are_not_utf_8(folder, capsys):
+    name = os.fsdecode(b"caf\xe9.txt")
+    (folder / "a.txt").rename(folder / name)
+    words = ["cache", "--input=caf*", "--vocab=vocab", "--output=cache"]
+    assert cli.main(words) == 0 and cli.main(words) == 0
+    assert "built already" in capsys.readouterr().out
+    assert "caf\\\\xe9.txt" in (folder / "cache" / "cache.json").read_text()
+
+
 def test_text_of_another_language_than_the_vocabulary_is_reported(folder, capsys):
     (folder / "chinese.txt").write_text("今天天气很好。\n我们去公园。\n\n他在家看书。\n" * 9)
     assert cli.main(["cache", "--input=chinese.txt", "--vocab=vocab", "--output=cache", "--processes=0"]) == 0

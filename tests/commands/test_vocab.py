@@ -253,12 +253,14 @@ def test_overwrites_only_with_the_flag(text, capsys):
             ["--input=a.txt", "--output=s3://bucket/vocab"],
             "--output=s3://bucket/vocab: it is neither on this machine nor at gs://",
         ),
+        (["--input=a.txt", "--output=loop"], "--output=loop is a file: name a folder"),
         (["--input=a.txt", "--output="], "--output=: the value is empty"),
     ],
 )
 def test_mistakes_are_one_line_and_write_nothing(text, capsys, flags, message):
     (text / "empty.txt").write_text(" \n")
     (text / "void.txt").write_text("\u200d\n")
+    (text / "loop").symlink_to("loop")
     before = sorted(text.rglob("*"))
     assert vocab(*replaced(["--output=out"], flags)) == 2
     out, err = capsys.readouterr()

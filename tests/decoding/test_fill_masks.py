@@ -26,6 +26,13 @@ def model():
     return random_model()
 
 
+def test_model_with_nan_logits_is_refused():
+    broken = random_model()
+    broken = Model(CONFIG, jax.tree.map(lambda leaf: np.full_like(leaf, np.nan), broken.params), VOCABULARY)
+    with pytest.raises(UserError, match="the model's logits are not numbers, so it fills no mask"):
+        fill(broken, ["a [MASK]"])
+
+
 def test_masks_are_filled_in_order_with_probabilities_over_the_vocabulary(model):
     texts = ["a [MASK] c [MASK].", "[MASK] [MASK]"]
     filled = fill(model, texts, top_k=3)

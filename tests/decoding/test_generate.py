@@ -300,11 +300,17 @@ def test_padding_may_precede_or_follow_the_tokens(model):
         ({"config.json": {"forced_bos_token_id": 9, "decoder_start_token_id": 9}}, Ends((256,), 256, 256)),
     ],
 )
-def test_end_tokens_are_read_from_the_folder(files, expected, tmp_path):
-    """Ignore ids outside the vocabulary, such as the defaults of a class."""
+def test_end_tokens_are_read_from_the_folder(files, expected, tmp_path, capsys):
+    """Ignore ids outside the vocabulary, such as the defaults of a class, with a warning."""
     for name, content in files.items():
         (tmp_path / name).write_text(json.dumps(content))
     assert end_tokens_of_folder(CONFIG, VOCABULARY.token_ids, tmp_path) == expected
+    is_beyond = 50256 in files["config.json"].values()
+    assert (f"{tmp_path / 'config.json'}: eos_token_id is 50256" in capsys.readouterr().err) == is_beyond
+    (tmp_path / "generation_config.json").unlink(missing_ok=True)
+    (tmp_path / "generation_config.json").mkdir()
+    with pytest.raises(UserError, match="generation_config.json"):
+        end_tokens_of_folder(CONFIG, VOCABULARY.token_ids, tmp_path)
 
 
 def test_commands_refuse_other_kinds_of_models(folder, random_model, capsys):

@@ -1,9 +1,14 @@
 """Kinds of folders of models, and the places in them that belong to a run."""
 
+import os
+
 import pytest
 
 from bertfam.errors import UserError
+from bertfam.interop import huggingface
 from bertfam.interop.folders import check_is_model, check_is_run, check_output
+from bertfam.training.checkpoints import Checkpoints
+from bertfam.training.model_dir import check_folder
 
 
 @pytest.mark.parametrize(
@@ -55,3 +60,23 @@ def test_home_folder_is_expanded_in_python_and_gin_files_too(tmp_path, monkeypat
     (tmp_path / "model").mkdir()
     (tmp_path / "model/config.gin").touch()
     check_is_run("~/model")
+
+
+def test_folders_and_archives_around_a_model_are_answered_with_the_folder(tmp_path):
+    snapshot = tmp_path / "models--a--b" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    for check in (check_is_model, huggingface.read):
+        with pytest.raises(UserError, match=f"name the model folder in it: {snapshot}"):
+            check(tmp_path / "models--a--b")
+    (tmp_path / "a.zip").touch()
+    with pytest.raises(UserError, match=r"a\.zip is a file: name a folder, after unpacking it"):
+        huggingface.read(tmp_path / "a.zip")
+
+
+@pytest.mark.parametrize("check", [check_folder, Checkpoints])
+def test_folder_of_a_run_whose_path_is_not_utf_8_is_refused(check, tmp_path):
+    for folder in (tmp_path / os.fsdecode(b"d\xe9"), tmp_path / os.fsdecode(b"d\xe9") / "run"):
+        with pytest.raises(UserError, match=r"d\\xe9.*: checkpoints need a path in UTF-8"):
+            check(folder)
+    assert not list(tmp_path.iterdir())

@@ -40,6 +40,7 @@ def test_files_of_gigabytes_are_refused_unread(tmp_path):
         (b"[]", "a does not hold a JSON object"),
         (None, "cannot be read"),
         (b'{"a": "\\ud800"}', "a is not JSON: .*surrogates"),
+        (b'{"b": [{"a": 1, "c": 2, "a": 3}]}', "a is not JSON: an object has 'a' twice"),
         (b"[" * 100_000 + b"]" * 100_000, "a is not JSON: it is nested more than 100 levels"),
         (b'{"a": ' + b"[" * 101 + b"]" * 101 + b"}", "nested more than 100 levels"),
         (b'{"a": [' + b"[]," * 2_000_000 + b"[]]}", "a is not JSON: it holds more than 4,000,000 values"),

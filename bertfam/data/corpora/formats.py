@@ -96,7 +96,7 @@ def read_objects(path: _Path, encoding: str, fix: str = "") -> Iterator[tuple[st
         if line.startswith("["):
             fix = f", and a list becomes such lines by jq -c '.[]'{fix}"
         try:
-            value = json.loads(line)
+            value = json.loads(line, object_pairs_hook=_object)
         except (ValueError, RecursionError) as error:
             other = "nested too deeply" if isinstance(error, RecursionError) else "a number has too many digits"
             problem = error.msg if isinstance(error, json.JSONDecodeError) else other
@@ -106,12 +106,34 @@ def read_objects(path: _Path, encoding: str, fix: str = "") -> Iterator[tuple[st
         yield where, value
 
 
+class _Repeating(dict[str, Any]):
+    """JSON object with names that occur several times.
+
+    Attributes:
+      repeated: these names.
+    """
+
+    repeated: frozenset[str]
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) == len(pairs):
+        return value
+    repeating = _Repeating(value)
+    names = [name for name, _ in pairs]
+    repeating.repeated = frozenset(name for name in names if names.count(name) > 1)
+    return repeating
+
+
 def string_field(value: dict[str, Any], field: str, where: str, fix: str) -> str:
     """Return a string field of a JSON object: of this name or, if there is none, at this path of names with dots between.
 
     Raises:
       UserError: If it is missing or not a string; the message ends in `fix`.
     """
+    if isinstance(value, _Repeating) and field in value.repeated:
+        raise UserError(f"{where}: the field {field!r} is there twice; keep one of them")
     text = value[field] if field in value else _nested_field(value, field, where, fix)
     if not isinstance(text, str):
         inside = [f"{field}.{name}" for name, part in text.items() if isinstance(part, str)] if isinstance(text, dict) else []
@@ -181,6 +203,8 @@ def _open_seekable(path: _Path) -> io.BufferedReader:
 def _damaged(path: _Path, row: int) -> UserError:
     with open_binary(path) as file:
         start = file.read(300)
+    if not start:
+        return UserError(f"{path} is empty, and no Parquet file: leave it out, for example by a glob that ends in *.parquet")
     other = "" if start.startswith(b"PAR1") else other_file(start)
     fix = f"this is {other}" if other else "download it again"
     return UserError(f"{path}: not a Parquet file, or damaged after row {row}; {fix}")

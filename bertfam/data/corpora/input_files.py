@@ -101,7 +101,7 @@ def file_fingerprints(paths: Sequence[InputFile]) -> list[dict[str, Any]]:
         sizes = [path.stat().st_size for path in local]
         share = _DIGESTED // max(1, len(local)) if sum(sizes) > _DIGESTED else max(sizes, default=0)
         digests = {
-            path: {"name": path.name, "size": size, "sha256": _digest(path, size, share)}
+            path: {"name": _as_text(path.name), "size": size, "sha256": _digest(path, size, share)}
             for path, size in zip(local, sizes, strict=True)
         }
     except OSError as error:
@@ -110,6 +110,11 @@ def file_fingerprints(paths: Sequence[InputFile]) -> list[dict[str, Any]]:
         digests[path] if isinstance(path, Path) else {"name": path.name, "size": path.size, "version": path.version}
         for path in paths
     ]
+
+
+def _as_text(name: str) -> str:
+    """Return a name with the bytes that are not UTF-8 as escapes, which JSON can hold."""
+    return os.fsencode(name).decode(errors="backslashreplace")
 
 
 def _digest(path: Path, size: int, share: int) -> str:

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from bertfam.errors import UserError
+from bertfam.errors import UserError, warn_once
 from bertfam.storage.streams import open_binary
 
 LONGEST_LINE = 32 << 20  # characters
@@ -30,12 +30,26 @@ _OTHER_FILES = {
     b"\x1f\x8b": "compressed twice, by gzip too; unpack it once by gunzip -k",
     b"\x28\xb5\x2f\xfd": "compressed twice, by zstd too; unpack it once by unzstd",
     b"\x1f\x9d": "compressed by compress; unpack it by uncompress, or compress it by gzip or zstd",
+    b"PARE": "a Parquet file with an encrypted footer; write it again without encryption",
+    b"Rar!": "a RAR archive; unpack it first",
+    b"\x5d\x00\x00": "compressed by lzma; unpack it by unlzma, or compress it by gzip or zstd",
+    b"\xff\x06\x00\x00sNaPpY": "compressed by snappy; unpack it first, or compress it by gzip or zstd",
+    b"\x93NUMPY": "an array of NumPy; write its text to a file",
+    b"SQLite format 3": "an SQLite database; write its text to a file",
+    b"\xd0\xcf\x11\xe0": "an old Office document; save it as plain text",
+    b"GIF8": "an image; leave it out",
     b"PAR1": "a Parquet file, which the commands with --input_format read by --input_format=parquet",
     b"ARROW1": "an Arrow or Feather file; write it as Parquet, by pyarrow.parquet.write_table",
     b"%PDF": "a PDF document; convert it to text, for example with pdftotext",
     b"\x89PNG": "an image; leave it out",
     b"\xff\xd8\xff": "an image; leave it out",
     b"\x7fELF": "a program; leave it out",
+}
+# First bytes of text that is about other text -> what to do about it.
+_FOREIGN_TEXTS = {
+    b"version https://git-lfs.github.com/spec/": "a pointer of Git LFS, not the file; fetch that by git lfs pull",
+    b"{\\rtf": "an RTF document; save it as plain text",
+    b"%PDF-": _OTHER_FILES[b"%PDF"],
 }
 # Codecs for mail, source code and host names; they can decode to lone surrogates.
 _OTHER_CODECS = ("utf-7", "unicode-escape", "raw-unicode-escape", "punycode", "idna", "undefined")
@@ -75,6 +89,7 @@ def read_lines(path: str | os.PathLike[str], encoding: str = "utf-8", *, strip: 
     for block in read_blocks(path):
         if not offset:
             other = other_file(block)
+            _check_is_plain(path, block)
         state = decoder.getstate()
         try:
             text = decoder.decode(block, final=not block)
@@ -104,6 +119,15 @@ def read_lines(path: str | os.PathLike[str], encoding: str = "utf-8", *, strip: 
         yield pending.strip() if strip else pending
 
 
+def _check_is_plain(path: str | os.PathLike[str], block: bytes) -> None:
+    """Raise UserError for a file that begins like no plain text, and warn of one that begins like a web page."""
+    start = block[:100].removeprefix(codecs.BOM_UTF8)
+    if fix := next((fix for magic, fix in _FOREIGN_TEXTS.items() if start.startswith(magic)), None):
+        raise UserError(f"{path}: this is {fix}")
+    if start.lstrip().lower().startswith((b"<!doctype html", b"<html")):
+        warn_once(f"{path} is a web page, and is read with its tags; extract its text first, or leave it out")
+
+
 def other_file(block: bytes) -> str:
     """Return what a file that begins with these bytes is, and what to do about it; "" if that is unknown."""
     if block[257:262] == b"ustar":
@@ -124,6 +148,10 @@ def read_blocks(path: str | os.PathLike[str]) -> Iterator[bytes]:
             read = next((read for start, (_, read) in _COMPRESSIONS.items() if magic.startswith(start)), _plain)
             yield from read(file)
         yield b""
+    except _NeedsDictionary as error:
+        raise UserError(
+            f"{path}: the zstd file was compressed with a dictionary, which is not in it; unpack it by zstd -d -D DICTIONARY"
+        ) from error
     except (EOFError, zlib.error, gzip.BadGzipFile, _Damaged) as error:
         name = next(name for start, (name, _) in _COMPRESSIONS.items() if magic.startswith(start))
         raise UserError(f"{path}: the {name} file is truncated or damaged; download it again") from error
@@ -139,6 +167,10 @@ def read_blocks(path: str | os.PathLike[str]) -> Iterator[bytes]:
 
 class _Damaged(Exception):
     """A truncated or damaged zstd file."""
+
+
+class _NeedsDictionary(Exception):
+    """A zstd file that was compressed with a dictionary."""
 
 
 class _WideWindow(Exception):
@@ -177,7 +209,8 @@ def _zstd_pieces(file: BinaryIO) -> Iterator[bytes]:
                 if whole:
                     frame = decompressor.decompressobj()
     except zstandard.ZstdError as error:
-        raise (_WideWindow if "too much memory" in str(error) else _Damaged) from error
+        kinds = {"too much memory": _WideWindow, "Dictionary": _NeedsDictionary}
+        raise next((kind for words, kind in kinds.items() if words in str(error)), _Damaged) from error
     if not whole:
         raise _Damaged
 

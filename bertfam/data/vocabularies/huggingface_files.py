@@ -144,14 +144,14 @@ def warn_of_ignored(
     for number, (ignored, piece) in enumerate(zip_longest(listed, used)):
         if ignored != piece:
             here, there = ("missing" if entry is None else shown(entry) for entry in (ignored, piece))
-            _warn_once_in_parent(
+            warn_once_in_parent(
                 f"{path} and {path.with_name(beside)} differ: entry {number} is {here} in the one and {there} in the other; "
                 f"{beside} is used, so restore {path.name}{fix}"
             )
             return
 
 
-def _warn_once_in_parent(line: str) -> None:
+def warn_once_in_parent(line: str) -> None:
     """Print a warning once; the workers of a command, which load the vocabulary again, print none."""
     if multiprocessing.parent_process() is None:
         warn_once(line)

@@ -18,13 +18,20 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from typing_extensions import override
 
 from bertfam.data.vocabularies.added_pieces import AddedPiece, model_pieces, with_stated
-from bertfam.data.vocabularies.huggingface_files import GENERIC_CLASS, read_config, read_tokenizer, warn_of_ignored
+from bertfam.data.vocabularies.huggingface_files import (
+    GENERIC_CLASS,
+    read_config,
+    read_tokenizer,
+    warn_of_ignored,
+    warn_once_in_parent,
+)
 from bertfam.data.vocabularies.layouts import LAYOUTS, Layout, find_layout, sentinel_pieces, trailing_sentinels
 from bertfam.data.vocabularies.pieces import checked_texts
 from bertfam.data.vocabularies.tokenizers_vocabulary import TokenizersVocabulary
 from bertfam.data.vocabularies.word_table import WordTable
 from bertfam.data.vocabularies.wordpiece_training import MAX_WORD_CHARACTERS, count_words, learn_pieces
 from bertfam.errors import UserError
+from bertfam.plurals import plural
 from bertfam.storage.paths import to_path
 from bertfam.storage.untrusted import read_text, typed
 
@@ -240,6 +247,14 @@ def _read_vocab_txt(path: Path) -> list[str]:
     tabs = [number for number, piece in enumerate(pieces, 1) if "\t" in piece]
     if len(tabs) > len(pieces) // 2:  # control tokens may be without counts
         raise UserError(f"{path}:{tabs[0]}: has a tab: write one piece a line, without counts or other columns (cut -f1)")
+    padded = [number for number, piece in enumerate(pieces, 1) if piece != piece.strip(" ")]
+    if len(padded) > len(pieces) // 2:
+        raise UserError(f"{path}:{padded[0]}: has a space beside the piece: write one piece a line, without spaces around it")
+    empty = [number for number, piece in enumerate(pieces, 1) if not piece]
+    if len(empty) > 1:
+        raise UserError(f"{path}:{empty[0]}: the line is empty, as {plural(len(empty) - 1, 'other')}: write one piece a line")
+    if empty:
+        warn_once_in_parent(f"{path}:{empty[0]}: the line is empty, and the pieces after it have ids as if it held one")
     return pieces
 
 

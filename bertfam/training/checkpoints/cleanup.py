@@ -1,5 +1,6 @@
 """Deletion of checkpoints, which never happens before a newer one is complete."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def _check_link(directory: Path) -> None:
     for step in steps(directory):
         if not any((directory / str(step) / name).exists() for name in (manifest.NAME, _ORBAX_METADATA)):
             raise UserError(
-                f"{directory} is a link to {directory.resolve()}, where {step} is no checkpoint, and a run deletes old "
+                f"{directory} is a link to {os.path.realpath(directory)}, where {step} is no checkpoint, and a run deletes old "
                 "checkpoints; move that folder away, or use another --model_dir"
             )
 

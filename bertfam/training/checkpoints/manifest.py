@@ -11,6 +11,7 @@ STEP/digests.json {"format": 1, "written": "2026-01-31T12:00:00+00:00",
 
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
@@ -70,7 +71,7 @@ def fault(folder: Path, *, contents: bool = False, items: Collection[str] = (), 
     for name, entry in chosen.items():
         if name not in sizes:
             return f"{name} is missing"
-        if not is_remote(folder) and not (folder / name).resolve().is_relative_to(folder.resolve()):
+        if not is_remote(folder) and not Path(os.path.realpath(folder / name)).is_relative_to(os.path.realpath(folder)):
             return f"{name} is a link out of its folder"
         if sizes[name] != entry["size"]:
             return f"{name} has {plural(sizes[name], 'byte')} of {entry['size']:,}"

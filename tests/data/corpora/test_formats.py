@@ -79,12 +79,18 @@ def test_lone_surrogates_and_nul_are_replaced(tmp_path):
         ('"text"', "JSON value is a string"),
         ('{"text": "x}', "not JSON (Unterminated string starting at)"),
         ("plain text", "not JSON (Expecting value)"),
+        ('{"text": "one", "id": 1, "text": "two"}', "the field 'text' is there twice"),
         ("[" * 100_000, "not JSON ("),
     ],
 )
 def test_bad_json_lines_are_reported_with_their_position(tmp_path, line, message):
     (tmp_path / "a").write_text('{"text": "fine"}\n\n' + line + "\n")
     assert error_message(tmp_path / "a", input_format="jsonl").startswith(f":3: {message}")
+
+
+def test_other_fields_may_be_there_twice(tmp_path):
+    (tmp_path / "a").write_text('{"id": 1, "text": "one", "id": 2}\n')
+    assert read(tmp_path / "a", input_format="jsonl") == [["one"]]
 
 
 def test_a_list_of_pages_is_refused_with_the_command_that_splits_it(tmp_path):
@@ -159,9 +165,13 @@ def test_bad_parquet_is_reported(tmp_path, monkeypatch):
     damaged = "not a Parquet file, or damaged after row 0; download it again"
     write_table(path, {"text": ["some text"] * 1000}, use_dictionary=False)
     data = path.read_bytes()
-    for bad in (data[:-20], b"PAR1", b"", b"plain text\n" * 9, data[:4] + b"\xff" * 60 + data[64:]):
+    for bad in (data[:-20], b"PAR1", b"plain text\n" * 9, data[:4] + b"\xff" * 60 + data[64:]):
         path.write_bytes(bad)
         assert error_message(path, **options) == f": {damaged}"
+    path.write_bytes(b"")
+    assert error_message(path, **options).startswith(" is empty, and no Parquet file: leave it out")
+    path.write_bytes(b"PARE" + b"\1" * 40 + b"PARE")
+    assert "a Parquet file with an encrypted footer" in error_message(path, **options)
     write_table(path, {"text": pyarrow.array([b"\xe9", b"x"]).view(pyarrow.string())})
     assert error_message(path, **options).startswith(": not UTF-8 after row 0; ")
     monkeypatch.setattr(formats, "LONGEST_LINE", 10)

@@ -177,7 +177,15 @@ def test_statuses_of_web_servers_are_mistakes_or_may_pass():
 class LinkingServer(http.server.BaseHTTPRequestHandler):
     """Web server whose index links to texts beside the folder, and above it."""
 
-    LINKS = ("a.txt", "sub/b.txt", "../secret/c.txt", "%2e%2e/secret/d.txt", "./../secret/e.txt", "/secret/f.txt", "/corpus-old/g.txt")
+    LINKS = (
+        "a.txt",
+        "sub/b.txt",
+        "../secret/c.txt",
+        "%2e%2e/secret/d.txt",
+        "./../secret/e.txt",
+        "/secret/f.txt",
+        "/corpus-old/g.txt",
+    )
 
     def do_HEAD(self):
         self.do_GET()

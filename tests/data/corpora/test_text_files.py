@@ -102,7 +102,12 @@ def test_file_names_of_another_format_are_warned_about_once(tmp_path, capsys):
     assert warning.count("\n") == 1
     TextFiles(f"{tmp_path}/c.*").files("train")
     assert "give --input_format=parquet" in capsys.readouterr().err
-    for name, fix in (("e.csv.gz", "--input_format=jsonl --text_field=COLUMN"), ("e.tsv", "sep='\\t'"), ("e.json", "jq -c"), ("e.htm", "tags")):
+    for name, fix in (
+        ("e.csv.gz", "--input_format=jsonl --text_field=COLUMN"),
+        ("e.tsv", "sep='\\t'"),
+        ("e.json", "jq -c"),
+        ("e.htm", "tags"),
+    ):
         (tmp_path / name).write_text(TEXT)
         TextFiles(f"{tmp_path}/{name}").files("train")
         warning = capsys.readouterr().err

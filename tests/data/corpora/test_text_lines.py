@@ -89,6 +89,43 @@ def test_archives_are_named(tmp_path):
         list(read_lines(path))
 
 
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 7\n", "Git LFS .* git lfs pull"),
+        (b"{\\rtf1 Some text.}", "RTF"),
+        (b"%PDF-1.4 all of ASCII", "PDF .* pdftotext"),
+        (b"Rar!\x1a\x07\x01\0", "RAR archive"),
+        (b"]\0\0\x80\0" + b"\xff" * 8, "unlzma"),
+        (b"\xff\x06\0\0sNaPpY", "snappy"),
+        (b"\x93NUMPY\x01\0", "NumPy"),
+        (b"SQLite format 3\0", "SQLite"),
+        (b"\xd0\xcf\x11\xe0\xa1", "old Office document"),
+    ],
+)
+def test_files_of_other_kinds_are_named(tmp_path, data, words):
+    (tmp_path / "a.txt").write_bytes(data)
+    with pytest.raises(UserError, match=f"{tmp_path / 'a.txt'}:.* this is .*{words}"):
+        list(read_lines(tmp_path / "a.txt"))
+
+
+def test_web_pages_are_named_once(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("\ufeff\n<!DOCTYPE html>\n<title>404</title>\n")
+    for _ in range(2):
+        assert len(list(read_lines(tmp_path / "a.txt"))) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{tmp_path / 'a.txt'} is a web page" in line
+
+
+def test_zstd_with_a_dictionary_is_named(tmp_path):
+    dictionary = zstandard.ZstdCompressionDict(b"a text of words " * 60)
+    (tmp_path / "a.zst").write_bytes(zstandard.ZstdCompressor(dict_data=dictionary).compress(b"a text of words " * 9))
+    trained = zstandard.train_dictionary(300, [b"a text of many words %d" % number * 9 for number in range(99)])
+    (tmp_path / "b.zst").write_bytes(zstandard.ZstdCompressor(dict_data=trained).compress(b"a text of many words"))
+    with pytest.raises(UserError, match="b.zst: the zstd file was compressed with a dictionary"):
+        list(read_lines(tmp_path / "b.zst"))
+
+
 def test_lines_above_the_limit_are_refused(tmp_path, block, monkeypatch):
     monkeypatch.setattr(text_lines, "LONGEST_LINE", 3000)
     (tmp_path / "a").write_text("one\n" + "x" * 3000 + "\n" + "y" * 3000)

@@ -356,3 +356,18 @@ def test_tables_of_normalisation_that_lead_out_of_themselves_are_refused(learn):
     proto.normalizer_spec.precompiled_charsmap = tables["random units"]
     with pytest.raises(UserError, match="precompiled_charsmap"):
         SentencePiece(proto.SerializeToString())
+
+
+@pytest.mark.parametrize("change", ["bytes", "long", "nan", "infinite"])
+def test_pieces_that_end_the_process_or_are_none_are_refused(learn, change):
+    proto = ModelProto.FromString(learn("unigram", "t5").model)
+    if change == "long":
+        proto.pieces[10].piece = "a" * 100_000
+    if change in ("nan", "infinite"):
+        proto.pieces[10].score = float(change[:3])
+    model = proto.SerializeToString()
+    if change == "bytes":
+        piece = next(piece.piece.encode() for piece in proto.pieces if len(piece.piece) > 4 and piece.type == 1)
+        model = model.replace(piece, b"\xff" * len(piece), 1)
+    with pytest.raises(UserError, match="piece [0-9]+, .* the file is damaged"):
+        SentencePiece(model)

@@ -45,6 +45,19 @@ def test_a_vocabulary_with_counts_is_refused_by_its_tabs(tmp_path):
         vocabularies.load(tmp_path)
 
 
+def test_spaces_and_empty_lines_of_a_vocabulary_are_named(tmp_path, capsys):
+    path = tmp_path / "vocab.txt"
+    path.write_text("".join(f"{piece}  \n" for piece in [*SPECIAL_PIECES, "the"]))
+    with pytest.raises(UserError, match="vocab.txt:1: has a space beside the piece"):
+        vocabularies.load(tmp_path)
+    path.write_text("\n".join([*SPECIAL_PIECES, "the", "", ""]) + "\n")
+    with pytest.raises(UserError, match="vocab.txt:7: the line is empty, as 1 other"):
+        vocabularies.load(tmp_path)
+    path.write_text("\n".join([*SPECIAL_PIECES, "", "the"]) + "\n")
+    assert vocabularies.load(tmp_path).pieces([6]) == ["the"]  # as in transformers
+    assert f"{path}:6: the line is empty" in capsys.readouterr().err
+
+
 @pytest.fixture
 def assert_same_in_transformers(tmp_path):
     """A function that compares the exported folder, read by transformers, with the vocabulary."""

@@ -1,5 +1,6 @@
 """Model files of the sentencepiece library."""
 
+import math
 from collections.abc import Sequence
 
 from sentencepiece import SentencePieceProcessor
@@ -8,7 +9,9 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from bertfam.data.vocabularies.layouts import Layout
 from bertfam.data.vocabularies.sentence_piece.charsmap import check_charsmap
 from bertfam.errors import UserError
+from bertfam.storage.untrusted import shown
 
+_LONGEST_PIECE = 4096  # characters; published models have up to 512
 UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4  # types of a piece
 
 
@@ -43,6 +46,13 @@ def parse(model: bytes) -> ModelProto:
         raise UserError("the file is not a SentencePiece model, or it is damaged") from error
     if not (proto.pieces and proto.HasField("trainer_spec") and proto.HasField("normalizer_spec")):
         raise UserError("the file is not a SentencePiece model, or it is truncated")
+    for id, piece in enumerate(proto.pieces):
+        # A text that is not UTF-8 comes as bytes. The library builds a trie by recursion, which ends the process for long pieces.
+        if not isinstance(piece.piece, str) or len(piece.piece) > _LONGEST_PIECE or not math.isfinite(piece.score):
+            raise UserError(
+                f"piece {id}, {shown(piece.piece)} with the score {piece.score}, is not UTF-8, has more than {_LONGEST_PIECE:,} "
+                "characters or a score that is no number: the file is damaged"
+            )
     if proto.trainer_spec.model_type not in (1, 2):
         raise UserError("the SentencePiece model is neither unigram nor BPE; only these are supported")
     return proto
