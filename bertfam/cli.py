@@ -57,6 +57,7 @@ COMMANDS = {
     "plan": Command("plan", "compile a run for any TPU slice ahead of time and report memory, cost and fit"),
     "pretrain": Command("pretrain", "train a model"),
     "distill": Command("distill", "distill a trained model into a smaller one"),
+    "finetune": Command("finetune", "fine-tune an encoder on labelled texts"),
     "evaluate": Command(
         "evaluate", "measure a trained model on held-out text, on minimal pairs of sentences, or on a seqio task"
     ),
@@ -74,7 +75,7 @@ _LOWERCASE = ("--do_lower_case", "--lower_case", "--lowercase")
 # New objects after which Python's cyclic garbage collector runs. With its default, 700, collection takes 1.3 s of CPU time while
 # a small training run imports its modules and traces its programs (Python 3.11, jax 0.10.2); with this threshold, 0.3 s.
 _COLLECTOR_THRESHOLD = 50_000
-_TRAINING = ("pretrain", "distill")
+_TRAINING = ("pretrain", "distill", "finetune")
 # Memory settings of glibc, which reads them when a process starts. With huge pages for large arrays, steps on CPUs spend less
 # time on page faults.
 _TUNABLES, _HUGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"

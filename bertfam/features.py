@@ -127,6 +127,17 @@ def start_features(shape: RowShape) -> dict[str, FeatureSpec]:
     return _specs(("sequence_start_positions",), shape)
 
 
+def label_features(shape: RowShape, count: int) -> dict[str, FeatureSpec]:
+    """Return the features that a fine-tuned head reads: the position of [CLS] and the labels of each row.
+
+    Args:
+      shape: Sizes of the rows.
+      count: Number of labels.
+    """
+    specs = {name: FeatureSpec((count,), "float32", (None,)) for name in ("labels", "label_weights")}
+    return start_features(shape) | specs
+
+
 class Sentences(NamedTuple):
     """Classification of the two sentences of an example.
 

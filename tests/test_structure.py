@@ -32,7 +32,7 @@ LEVELS = (
     ("interop",),
     ("training",),
     ("api",),
-    ("evaluation", "planning"),
+    ("evaluation", "finetuning", "planning"),
     ("session",),
     ("commands",),
     ("cli",),

@@ -67,6 +67,11 @@ class TextCorruption(Corruption):
         return False
 
     @property
+    def labels(self) -> int:
+        """Number of labels that a row has, as each document of the text must have; 0 for text without labels."""
+        return 0
+
+    @property
     def decoder_start(self) -> Start | None:
         """The token that the decoder reads first; None where rows have no encoder, or no decoder."""
         return None

@@ -2,10 +2,36 @@
 
 import functools
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from bertfam.errors import UserError
+
+
+class ControlToken(NamedTuple):
+    """Id and token type of a control token of a frame."""
+
+    id: int
+    type: int
+
+
+class TextFrame(NamedTuple):
+    """Control tokens around one text A, or two texts A and B, as tokenizers of the family add them.
+
+    Attributes:
+      before: tokens before A.
+      between: tokens between A and B.
+      after_one: tokens after A if there is no B.
+      after_two: tokens after B.
+      second_type: token type of B; that of A is 0.
+    """
+
+    before: tuple[ControlToken, ...]
+    between: tuple[ControlToken, ...]
+    after_one: tuple[ControlToken, ...]
+    after_two: tuple[ControlToken, ...]
+    second_type: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +49,7 @@ class TokenIds:
       special: All control tokens and the unknown token, ascending.
       sentinels: Sentinel tokens, in the order of the spans that they stand for.
       starts_word: bool[size], True for pieces that begin a word in any position.
+      frame: Control tokens around one or two texts; None where the vocabulary has none.
     """
 
     size: int
@@ -35,6 +62,7 @@ class TokenIds:
     special: tuple[int, ...] = ()
     sentinels: tuple[int, ...] = ()
     starts_word: np.ndarray = field(default_factory=lambda: np.zeros(0, bool), repr=False)
+    frame: TextFrame | None = None
 
     @functools.cached_property
     def pieces(self) -> np.ndarray:

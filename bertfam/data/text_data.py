@@ -26,6 +26,7 @@ from bertfam.data.token_cache.cache import TokenCache
 from bertfam.data.token_cache.documents import Documents, StoredDocuments
 from bertfam.errors import UserError
 from bertfam.features import SENTENCES, FeatureSpec, RowShape, start_features
+from bertfam.plurals import plural
 from bertfam.storage.paths import to_path
 
 TEXT = "text"  # the name of the only corpus
@@ -119,12 +120,22 @@ class TextData:
         """Raise UserError if a corpus has no marks, no pairs or no text that the noise requires."""
         for name, corpus in self.corpora.items():
             label = "the text" if name == TEXT else f"corpus {name}"
+            self._check_labels(label, corpus.labels)
             if not corpus.units:
                 self._check_units(label, has_units=False)
             if corpus.pairs:
                 self._check_pairs(label)
             elif not self.corruption.reads_text:
                 self.refuse_text(label)
+
+    def _check_labels(self, name: str, labels: int) -> None:
+        if labels != self.corruption.labels:
+            noise = type(self.corruption).__name__
+            raise UserError(
+                f"{name} has {plural(labels, 'label')} per document, and {noise} requires {self.corruption.labels}: set "
+                "TextData.corpus to @LabelledFiles() and TextData.corruption to @Labels() for labelled texts, whose Labels.count "
+                "is that of their labels, and to others for texts without labels"
+            )
 
     def _check_units(self, name: str, *, has_units: bool) -> None:
         if not has_units and self.needs_units:
@@ -205,6 +216,7 @@ class TextData:
             return pairs.examples(documents, size, seed, PairFrame(tokens, start))
         if not self.corruption.reads_text:
             self.refuse_text(documents.name)
+        self._check_labels(documents.name, documents.label_count)
         length = self.corruption.raw_length(length)
         return self._layout.examples(documents, length, seed, tokens, self.corruption.form)
 

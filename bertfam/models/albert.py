@@ -48,6 +48,11 @@ class AlbertConfig(BertConfig):
 
     @property
     @override
+    def classifier_dropout_rate(self) -> float:
+        return 0.1  # `classifier_dropout_prob`, whatever the rate of the layers is
+
+    @property
+    @override
     def shared_modules(self) -> tuple[str, ...]:
         return _SHARED[self.sharing]
 
@@ -127,6 +132,7 @@ def entries(config: AlbertConfig) -> tuple[Entry, ...]:
         *dense("pooler/dense", "albert.pooler"),
         *masked_lm_entries(config, *(f"predictions.{name}" for name in ("dense", "LayerNorm", "decoder", "bias"))),
         *dense(f"{_SOP.head}/dense", "sop_classifier.classifier"),
+        *dense("classifier/output", "classifier"),
     )
 
 
@@ -146,6 +152,7 @@ ALBERT = Family(
         frozenset({"encoder", "mlm_head"}): "AlbertForMaskedLM",
         frozenset({"encoder", "pooler"}): "AlbertModel",
         frozenset({"encoder", "pooler", "mlm_head", _SOP.head}): "AlbertForPreTraining",
+        frozenset({"encoder", "pooler", "classifier"}): "AlbertForSequenceClassification",
     },
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,

@@ -21,6 +21,7 @@ from bertfam.layers.embeddings import Table, embed_positions, embed_words
 from bertfam.layers.execution import Execution
 from bertfam.layers.feed_forward import FeedForward
 from bertfam.layers.heads import pretraining
+from bertfam.layers.heads.classification import Classifier, DenseActivation, DenseOutputLayer, OutputLayer
 from bertfam.layers.initializers import truncated_normal
 from bertfam.layers.lookup import lookup_few
 from bertfam.layers.norm import LayerNorm
@@ -136,6 +137,31 @@ class BertConfig(Sizes):
             tied=self.tie_embeddings,
             execution=execution,
         )
+
+    def classifier(self, outputs: int, execution: Execution = _EXECUTION) -> Classifier:
+        """Return the head that predicts labels of a text: the pooler, dropout and a linear layer."""
+        output = OutputLayer(outputs, self.classifier_dropout_rate, self.initializer_range, execution)
+        return Classifier("cls", output, pooler(self, execution))
+
+    @property
+    def classifier_dropout_rate(self) -> float:
+        """Dropout rate of the classifier of texts."""
+        return self.dropout_rate
+
+    def dense_classifier(
+        self, outputs: int, execution: Execution, activation: DenseActivation, *, drops_input: bool = True
+    ) -> Classifier:
+        """Return the head of families without a pooler: [dropout,] dense, activation, dropout and a linear layer."""
+        rate = self.classifier_dropout_rate
+        output = DenseOutputLayer(
+            outputs,
+            activation,
+            input_dropout_rate=rate if drops_input else 0.0,
+            dropout_rate=rate,
+            initializer_range=self.initializer_range,
+            execution=execution,
+        )
+        return Classifier("cls", output)
 
     def flops(self, length: int, predictions: int) -> int:
         """Return the matrix-product FLOPs of one row of one training step.
@@ -406,7 +432,13 @@ def entries(config: BertConfig, prefix: str = "bert.") -> tuple[Entry, ...]:
         *encoder_entries(prefix, config),
         *masked_lm_entries(config, f"{head}transform.dense", f"{head}transform.LayerNorm", f"{head}decoder", bias),
         *dense("nsp_head/dense", "cls.seq_relationship"),
+        *dense("classifier/output", "classifier"),
     )
+
+
+def dense_classifier_entries(prefix: str = "classifier.") -> tuple[Entry, ...]:
+    """Return the entries of `BertConfig.dense_classifier`."""
+    return (*dense("classifier/dense", f"{prefix}dense"), *dense("classifier/output", f"{prefix}out_proj"))
 
 
 def sentence_heads(config: EncoderConfig) -> dict[str, nn.Module]:
@@ -426,6 +458,7 @@ BERT = Family(
         frozenset({"encoder", "pooler"}): "BertModel",
         frozenset({"encoder", "pooler", "nsp_head"}): "BertForNextSentencePrediction",
         frozenset({"encoder", "pooler", "mlm_head", "nsp_head"}): "BertForPreTraining",
+        frozenset({"encoder", "pooler", "classifier"}): "BertForSequenceClassification",
     },
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,

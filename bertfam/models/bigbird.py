@@ -11,11 +11,14 @@ from typing_extensions import override
 from bertfam.errors import UserError
 from bertfam.kernels.attention.patterns import FULL, BlockSparse, ExtraTokens, Pattern
 from bertfam.layers.activations import Activation
+from bertfam.layers.execution import Execution
+from bertfam.layers.heads.classification import Classifier
 from bertfam.models import bert
 from bertfam.models.bert import BertConfig
 from bertfam.models.mapping import Entry, Family, dense
 from bertfam.models.roberta import RobertaConfig
 
+_EXECUTION = Execution()
 AttentionKind = Literal["block_sparse", "full"]
 RandomLists = Literal["published", "first"]
 
@@ -65,6 +68,10 @@ class BigBirdConfig(BertConfig):
     @override
     def num_extra_tokens(self) -> int:
         return self.num_global_tokens
+
+    @override
+    def classifier(self, outputs: int, execution: Execution = _EXECUTION) -> Classifier:
+        return self.dense_classifier(outputs, execution, self.activation)
 
     @property
     @override
@@ -173,8 +180,8 @@ def config_to_huggingface(config: BigBirdConfig) -> dict[str, Any]:
 
 def entries(config: BigBirdConfig) -> tuple[Entry, ...]:
     """Return the entries of every parameter of the encoder and of all heads."""
-    as_bert = [entry for entry in bert.entries(config) if entry.part != "pooler"]
-    return (*as_bert, *dense("pooler/dense", "bert.pooler"))
+    as_bert = [entry for entry in bert.entries(config) if entry.part not in ("pooler", "classifier")]
+    return (*as_bert, *dense("pooler/dense", "bert.pooler"), *bert.dense_classifier_entries())
 
 
 BIGBIRD = Family(
@@ -188,6 +195,7 @@ BIGBIRD = Family(
         frozenset({"encoder", "mlm_head"}): "BigBirdForMaskedLM",
         frozenset({"encoder", "pooler"}): "BigBirdModel",
         frozenset({"encoder", "pooler", "mlm_head", "nsp_head"}): "BigBirdForPreTraining",
+        frozenset({"encoder", "classifier"}): "BigBirdForSequenceClassification",
     },
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,

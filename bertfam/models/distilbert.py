@@ -4,9 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from typing_extensions import override
+
 from bertfam.errors import UserError
+from bertfam.layers.execution import Execution
+from bertfam.layers.heads.classification import Classifier
 from bertfam.models.bert import BertConfig, masked_lm_entries, read_values, write_values
 from bertfam.models.mapping import Entry, Family, dense, norm
+
+_EXECUTION = Execution()
 
 
 @dataclass(frozen=True)
@@ -15,6 +21,15 @@ class DistilBertConfig(BertConfig):
 
     num_layers: int = 6
     type_vocab_size: int = 0
+
+    @property
+    @override
+    def classifier_dropout_rate(self) -> float:
+        return 0.2  # `seq_classif_dropout`, whatever the rate of the layers is
+
+    @override
+    def classifier(self, outputs: int, execution: Execution = _EXECUTION) -> Classifier:
+        return self.dense_classifier(outputs, execution, "relu", drops_input=False)
 
 
 # DistilBERT's word -> BERT's
@@ -82,6 +97,8 @@ def entries(config: DistilBertConfig) -> tuple[Entry, ...]:
         *dense(f"{layer}feed_forward/output", f"{theirs}ffn.lin2"),
         *norm(f"{layer}feed_forward_norm", f"{theirs}output_layer_norm"),
         *masked_lm_entries(config, "vocab_transform", "vocab_layer_norm", "vocab_projector", "vocab_projector.bias"),
+        *dense("classifier/dense", "pre_classifier"),
+        *dense("classifier/output", "classifier"),
     )
 
 
@@ -93,6 +110,7 @@ DISTILBERT = Family(
     architectures={
         frozenset({"encoder"}): "DistilBertModel",
         frozenset({"encoder", "mlm_head"}): "DistilBertForMaskedLM",
+        frozenset({"encoder", "classifier"}): "DistilBertForSequenceClassification",
     },
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,

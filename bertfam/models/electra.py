@@ -5,11 +5,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from typing_extensions import override
+
 from bertfam.errors import UserError
 from bertfam.layers.activations import Activation
 from bertfam.layers.execution import Execution
+from bertfam.layers.heads.classification import Classifier
 from bertfam.layers.heads.pretraining import TokenHead
-from bertfam.models.bert import BertConfig, encoder_entries, masked_lm_entries, read_values, write_values
+from bertfam.models.bert import (
+    BertConfig,
+    dense_classifier_entries,
+    encoder_entries,
+    masked_lm_entries,
+    read_values,
+    write_values,
+)
 from bertfam.models.mapping import Entry, Family, dense
 
 _EXECUTION = Execution()
@@ -26,6 +36,10 @@ class ElectraConfig(BertConfig):
     objective_file: ClassVar[str] = "objectives/electra.gin"
 
     head_activation: Activation | None = "gelu"
+
+    @override
+    def classifier(self, outputs: int, execution: Execution = _EXECUTION) -> Classifier:
+        return self.dense_classifier(outputs, execution, "gelu")
 
     def generator(self, width: float, depth: float) -> "ElectraConfig":
         """Return the generator of this discriminator, whose tables it shares (Clark et al. 2020, section 3.2, and its code).
@@ -87,6 +101,7 @@ def entries(config: ElectraConfig) -> tuple[Entry, ...]:
         *masked,
         *dense("rtd_head/dense", "discriminator_predictions.dense"),
         *dense("rtd_head/prediction", "discriminator_predictions.dense_prediction"),
+        *dense_classifier_entries(),
     )
 
 
@@ -100,6 +115,7 @@ ELECTRA = Family(
         frozenset({"encoder"}): "ElectraModel",
         frozenset({"encoder", "rtd_head"}): "ElectraForPreTraining",
         frozenset({"encoder", "mlm_head"}): "ElectraForMaskedLM",
+        frozenset({"encoder", "classifier"}): "ElectraForSequenceClassification",
     },
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,

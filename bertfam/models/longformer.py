@@ -1,5 +1,6 @@
 """Longformer (Beltagy, Peters, Cohan 2020): RoBERTa with attention within a window and a few global tokens."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +16,7 @@ from bertfam.kernels.attention.patterns import GlobalTokens, Pattern, Window
 from bertfam.layers.attention.dot_product import Row
 from bertfam.layers.attention.global_tokens import PROJECTIONS, GlobalAttention
 from bertfam.layers.execution import Execution
+from bertfam.layers.heads.classification import Classifier
 from bertfam.layers.initializers import truncated_normal
 from bertfam.layers.stack import shortest_period
 from bertfam.models import bert, roberta
@@ -90,6 +92,13 @@ class LongformerConfig(RobertaConfig):
             has_global=self.global_projections,
         )
         return tuple(partial(attention, window=window) for window in shortest_period(self.layer_windows))
+
+    @override
+    def classifier(self, outputs: int, execution: Execution = _EXECUTION) -> Classifier:
+        if not self.global_projections:
+            raise self._error("global_projections", "must be True to fine-tune a classifier, whose [CLS] is a global token")
+        encoder = dataclasses.replace(self, global_tokens="first").encoder(execution)
+        return super().classifier(outputs, execution)._replace(encoder=encoder)
 
     @override
     def encoder(self, execution: Execution = _EXECUTION) -> "Encoder":
@@ -169,7 +178,12 @@ def entries(config: LongformerConfig) -> tuple[Entry, ...]:
     own = "_global" if config.global_projections else ""
     global_entries = [entry for name in PROJECTIONS for entry in dense(f"{ours}{name}{own}", f"{theirs}{name}_global")]
     # Copies come first: of several tensors of one parameter, the last one is read.
-    return (*global_entries, *bert.encoder_entries("longformer.", config), *bert.masked_lm_entries(config, *head))
+    return (
+        *global_entries,
+        *bert.encoder_entries("longformer.", config),
+        *bert.masked_lm_entries(config, *head),
+        *bert.dense_classifier_entries(),
+    )
 
 
 LONGFORMER = Family(
@@ -181,6 +195,7 @@ LONGFORMER = Family(
         frozenset({"encoder"}): "LongformerModel",
         frozenset({"encoder", "mlm_head"}): "LongformerForMaskedLM",
         frozenset({"encoder", "pooler"}): "LongformerModel",
+        frozenset({"encoder", "classifier"}): "LongformerForSequenceClassification",
     },
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,

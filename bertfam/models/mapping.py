@@ -14,6 +14,9 @@ from bertfam.layers.activations import Activation
 from bertfam.models.encoder import init_encoder_parts
 from bertfam.models.language_model import init_language_model_parts
 
+# Part of the classifier of a fine-tuned model. Its outputs are those of a task, so that it is written and never read.
+CLASSIFIER = "classifier"
+
 Layout = Literal[
     "vector", "row", "matrix", "leading_axis", "output_first", "linear", "linear_from_heads", "conv1d", "conv1d_from_heads"
 ]

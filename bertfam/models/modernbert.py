@@ -20,11 +20,12 @@ from bertfam.layers.embeddings import Table, check_length, embed_words
 from bertfam.layers.execution import Execution
 from bertfam.layers.feed_forward import FeedForward
 from bertfam.layers.heads import pretraining
+from bertfam.layers.heads.classification import Classifier, DenseOutputLayer, Pooling
 from bertfam.layers.initializers import truncated_normal
 from bertfam.layers.norm import LayerNorm
 from bertfam.layers.stack import AXIS, FIRST, Stack, joined, shortest_period
 from bertfam.models.encoder import check_collectable
-from bertfam.models.mapping import WRITTEN_ACTIVATIONS, Entry, Family, Layout, check_types, read_activation
+from bertfam.models.mapping import WRITTEN_ACTIVATIONS, Entry, Family, Layout, check_types, dense, read_activation
 from bertfam.models.network import Kind
 from bertfam.models.sizes import Sizes
 
@@ -59,6 +60,8 @@ class ModernBertConfig(Sizes):
         transformers.
       tie_embeddings: whether the masked-token head uses the word table.
       decoder_bias: whether the masked-token head has a bias for each word.
+      classifier_pooling: hidden state that a classifier of texts reads: "cls", that of [CLS], or "mean", the mean of all tokens'.
+      classifier_dropout_rate: before the outputs of a classifier of texts.
 
     Raises:
       UserError: when values clash.
@@ -87,11 +90,16 @@ class ModernBertConfig(Sizes):
     initializer_range: float = 0.02
     tie_embeddings: bool = True
     decoder_bias: bool = True
+    classifier_pooling: Pooling = "cls"
+    classifier_dropout_rate: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_at_least(global_every=1, window=1)
-        self._check_rates("embedding_dropout_rate", "attention_dropout_rate", "feed_forward_dropout_rate")
+        self._check_rates(
+            "embedding_dropout_rate", "attention_dropout_rate", "feed_forward_dropout_rate", "classifier_dropout_rate"
+        )
+        self._check_among(classifier_pooling=get_args(Pooling))
         if self.attention_output_dropout_rate is not None:
             self._check_rates("attention_output_dropout_rate")
         self._check_above_zero("global_theta", "local_theta", "layer_norm_epsilon", "initializer_range")
@@ -141,6 +149,19 @@ class ModernBertConfig(Sizes):
             use_bias=False,
             decoder_bias=self.decoder_bias,
         )
+
+    def classifier(self, outputs: int, execution: Execution = _EXECUTION) -> Classifier:
+        """Return the head that predicts labels of a text: that of masked tokens, dropout and a linear layer."""
+        output = DenseOutputLayer(
+            outputs,
+            self.head_activation or self.activation,
+            dropout_rate=self.classifier_dropout_rate,
+            layer_norm_epsilon=self.layer_norm_epsilon,
+            use_bias=False,
+            initializer_range=self.output_initializer_range,
+            execution=execution,
+        )
+        return Classifier(self.classifier_pooling, output)
 
     def flops(self, length: int, predictions: int) -> int:
         """Return the matrix-product FLOPs of one row of one training step.
@@ -274,11 +295,13 @@ _NUMBERS = {
     "embedding_dropout": "embedding_dropout_rate",
     "attention_dropout": "attention_dropout_rate",
     "mlp_dropout": "feed_forward_dropout_rate",
+    "classifier_dropout": "classifier_dropout_rate",
     "norm_eps": "layer_norm_epsilon",
     "initializer_range": "initializer_range",
 }
 _FLAGS = {"tie_word_embeddings": "tie_embeddings", "decoder_bias": "decoder_bias"}
-_VALUES = _SIZES | _WHOLE | _NUMBERS | _FLAGS
+_WORDS = {"classifier_pooling": "classifier_pooling"}
+_VALUES = _SIZES | _WHOLE | _NUMBERS | _FLAGS | _WORDS
 # the masked-token head goes by the classifier's name
 _ACTIVATIONS = {"hidden_activation": "activation", "classifier_activation": "head_activation"}
 _TOKENS = ("bos_token_id", "cls_token_id", "eos_token_id", "pad_token_id", "sep_token_id")
@@ -300,6 +323,7 @@ def config_from_huggingface(content: Mapping[str, Any]) -> ModernBertConfig:
     check_types(content, _WHOLE, (int,))
     check_types(content, _NUMBERS, (int, float))
     check_types(content, _FLAGS, (bool,))
+    check_types(content, _WORDS, (str,))
     values = {ours: content[theirs] for theirs, ours in _VALUES.items() if content.get(theirs) is not None}
     for theirs, ours in _ACTIVATIONS.items():
         activation = read_activation(content, theirs, "gelu")
@@ -378,6 +402,9 @@ def entries(config: ModernBertConfig) -> tuple[Entry, ...]:
         Entry("mlm_head/dense/kernel", "head.dense.weight", "linear"),
         Entry("mlm_head/norm/scale", "head.norm.weight", "vector"),
         *([Entry("mlm_head/bias", "decoder.bias", "vector", vocabulary=True)] if config.decoder_bias else []),
+        Entry("classifier/dense/kernel", "head.dense.weight", "linear"),
+        Entry("classifier/norm/scale", "head.norm.weight", "vector"),
+        *dense("classifier/output", "classifier"),
         *([] if config.tie_embeddings else untied),
     )
 
@@ -410,6 +437,7 @@ MODERNBERT = Family(
     architectures={
         frozenset({"encoder"}): "ModernBertModel",
         frozenset({"encoder", "mlm_head"}): "ModernBertForMaskedLM",
+        frozenset({"encoder", "classifier"}): "ModernBertForSequenceClassification",
     },
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,

@@ -5,12 +5,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from typing_extensions import override
+
 from bertfam.errors import UserError
 from bertfam.layers.activations import Activation
-from bertfam.models.bert import BertConfig, encoder_entries, masked_lm_entries, read_values, write_values
+from bertfam.layers.execution import Execution
+from bertfam.layers.heads.classification import Classifier
+from bertfam.models.bert import (
+    BertConfig,
+    dense_classifier_entries,
+    encoder_entries,
+    masked_lm_entries,
+    read_values,
+    write_values,
+)
 from bertfam.models.encoder import pooler
 from bertfam.models.mapping import Entry, Family, PaddedVocabulary
 from bertfam.models.sizes import OffsetPositions
+
+_EXECUTION = Execution()
 
 
 @dataclass(frozen=True)
@@ -32,6 +45,10 @@ class RobertaConfig(OffsetPositions, BertConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_at_least(position_offset=0)
+
+    @override
+    def classifier(self, outputs: int, execution: Execution = _EXECUTION) -> Classifier:
+        return self.dense_classifier(outputs, execution, "tanh")
 
 
 def values_from_huggingface(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,7 +121,7 @@ def _is_first_only(id: int, vocabulary: PaddedVocabulary) -> bool:
 def entries(config: RobertaConfig) -> tuple[Entry, ...]:
     """Return the entries of every parameter of the encoder and of all heads."""
     head = ("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias")
-    return (*encoder_entries("roberta.", config), *masked_lm_entries(config, *head))
+    return (*encoder_entries("roberta.", config), *masked_lm_entries(config, *head), *dense_classifier_entries())
 
 
 ROBERTA = Family(
@@ -116,6 +133,7 @@ ROBERTA = Family(
         frozenset({"encoder"}): "RobertaModel",
         frozenset({"encoder", "mlm_head"}): "RobertaForMaskedLM",
         frozenset({"encoder", "pooler"}): "RobertaModel",
+        frozenset({"encoder", "classifier"}): "RobertaForSequenceClassification",
     },
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,

@@ -18,6 +18,7 @@ from bertfam.layers.embeddings import Table, check_length, embed_words
 from bertfam.layers.execution import Execution
 from bertfam.layers.feed_forward import FeedForward
 from bertfam.layers.heads import pretraining
+from bertfam.layers.heads.classification import Classifier, DenseOutputLayer
 from bertfam.layers.initializers import normal
 from bertfam.layers.norm import LayerNorm
 from bertfam.layers.positions.relative_attention import RelativeAttention, RelativeRow, negated, sinusoids
@@ -89,6 +90,13 @@ class XLNetConfig(Sizes):
             execution=execution,
             transforms=False,
         )
+
+    def classifier(self, outputs: int, execution: Execution = _EXECUTION) -> Classifier:
+        """Return the head that predicts labels of a text: dense and tanh of [CLS], which is last, dropout and a linear layer."""
+        output = DenseOutputLayer(
+            outputs, "tanh", dropout_rate=0.1, initializer_range=self.initializer_range, execution=execution
+        )
+        return Classifier("cls", output)
 
     def flops(self, length: int, predictions: int, memory: int = 0) -> int:
         """Return the matrix-product FLOPs of one row of one training step, with `memory` tokens of earlier rows.
@@ -354,6 +362,8 @@ def entries(config: XLNetConfig) -> tuple[Entry, ...]:
         *dense(f"{layer}feed_forward/intermediate", f"{theirs}ff.layer_1"),
         *dense(f"{layer}feed_forward/output", f"{theirs}ff.layer_2"),
         *norm(f"{layer}feed_forward_norm", f"{theirs}ff.layer_norm"),
+        *dense("classifier/dense", "sequence_summary.summary"),
+        *dense("classifier/output", "logits_proj"),
         Entry("mlm_head/bias", "lm_loss.bias", "vector", vocabulary=True),
         *([] if config.tie_embeddings else [Entry("mlm_head/decoder", "lm_loss.weight", "matrix", vocabulary=True)]),
     )
@@ -364,7 +374,11 @@ XLNET = Family(
     config=XLNetConfig,
     objective="objectives/permutation_lm.gin",
     prefix="transformer.",
-    architectures={frozenset({"encoder"}): "XLNetModel", frozenset({"encoder", "mlm_head"}): "XLNetLMHeadModel"},
+    architectures={
+        frozenset({"encoder"}): "XLNetModel",
+        frozenset({"encoder", "mlm_head"}): "XLNetLMHeadModel",
+        frozenset({"encoder", "classifier"}): "XLNetForSequenceClassification",
+    },
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,
     entries=entries,

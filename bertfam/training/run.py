@@ -289,7 +289,7 @@ _FREE = {
 _FREE_CLASSES = {"Execution"}
 _DROPOUT = frozenset(f"{where}dropout_rate" for where in ("", "attention_", "attention_output_", "embedding_", "feed_forward_"))
 # Fields of a model in which a run may differ from the one that it starts from.
-FREE_OF_NETWORKS = _DROPOUT | {"vocab_size", "table_rows"}
+FREE_OF_NETWORKS = _DROPOUT | {"vocab_size", "table_rows", "classifier_pooling", "classifier_dropout_rate"}
 _RATES = frozenset({"schedule", "weight_decay"})
 # Time of the old value, and the flag that could name another run or model.
 _AT_START = ("when this run started", "--model_dir")

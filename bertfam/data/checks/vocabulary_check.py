@@ -25,14 +25,16 @@ def check_vocabulary_fits(data: TextData, tokens: TokenIds, folder: str | Path, 
         _check_pairs(data, tokens, folder, length)
     if not data.corruption.reads_text:
         return
-    documents = max(2, data.rows.least_documents)
-    sentences = -(-2 * data.corruption.raw_length(length) // _SENTENCE)  # of each document
+    documents, labels = max(2, data.rows.least_documents), data.corruption.labels
+    sentences = 2 if labels else -(-2 * data.corruption.raw_length(length) // _SENTENCE)  # of each document
     count = documents * sentences * _SENTENCE
     text = Documents(
         "artificial text",
         tokens.pieces[np.arange(count) % len(tokens.pieces)],
         np.arange(0, count + 1, _SENTENCE, dtype=np.int64),
         np.arange(0, documents * sentences + 1, sentences, dtype=np.int64),
+        labels=np.zeros(documents * labels, np.float32) if labels else None,
+        label_count=labels,
     )
     key = keys.fold(0, 0)
     try:

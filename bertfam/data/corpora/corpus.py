@@ -54,6 +54,15 @@ class Corpus(ABC):
         return False
 
     @property
+    def labels(self) -> int:
+        """Numbers that label each document: 0 unless the corpus is labelled.
+
+        The last line of a labelled document has them, separated by spaces; "nan" is a label that is not known. The lines before
+        are its texts: one or two, of which any may be empty.
+        """
+        return 0
+
+    @property
     def bare(self) -> "Corpus":
         """The corpus that the text comes from: this one, unless it only annotates another."""
         return self

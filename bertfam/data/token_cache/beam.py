@@ -77,9 +77,10 @@ def _part_name(split: str, number: int) -> str:
 def _write_part(tokeniser: Tokeniser, folder: Path, job: tuple[str, Part]) -> dict[str, Any]:
     """Tokenise a part of a split into a folder; return the counts."""
     split, part = job
-    writer = SplitWriter(folder, token_dtype(tokeniser.vocabulary), units=tokeniser.corpus.units)
+    corpus = tokeniser.corpus
+    writer = SplitWriter(folder, token_dtype(tokeniser.vocabulary), units=corpus.units, labels=corpus.labels)
     try:
-        for batch in batches(tokeniser.corpus, split, [part]):
+        for batch in batches(corpus, split, [part]):
             writer.append(tokeniser(batch.texts))
         writer.sync()
         return {"counts": asdict(writer.counts)}
@@ -92,7 +93,7 @@ def _merge(work: BuildFolder, name: str, corpus: Corpus, split: str, parts: Sequ
     done = _merged(work, name, split)
     counts = Counts.from_json(done["counts"])
     progress = Progress(title, [part.size for part in parts], counts, 0)
-    writer = SplitWriter(work.cache / name / split, dtype, counts, units=corpus.units)
+    writer = SplitWriter(work.cache / name / split, dtype, counts, units=corpus.units, labels=corpus.labels)
     try:
         for number in range(done["part"], len(parts)):
             folder = work.parts / name / _part_name(split, number)

@@ -112,10 +112,14 @@ def build_with(
                 for name, corpus in corpora.items():
                     label = f" {name}" if len(corpora) > 1 else ""
                     counts = write_corpus(work, name, corpus, label)
-                    check_size(f"corpus{label}", counts["train"].documents, 1 if corpus.pairs else least_documents)
+                    check_size(
+                        f"corpus{label}", counts["train"].documents, 1 if corpus.pairs or corpus.labels else least_documents
+                    )
                     dtypes = {"tokens": token_dtype(vocabulary), "sentence_starts": "int64"}
                     dtypes |= {"units": "uint8"} if corpus.units else {}
-                    kind = {"pairs": True} if corpus.pairs else {}
+                    dtypes |= {"labels": "float32"} if corpus.labels else {}
+                    kind: dict[str, Any] = {"pairs": True} if corpus.pairs else {}
+                    kind |= {"labels": corpus.labels} if corpus.labels else {}
                     written[name] = {
                         split: {"counts": asdict(split_counts), "dtypes": dtypes, **kind}
                         for split, split_counts in counts.items()
@@ -172,7 +176,7 @@ def _write_split(work: BuildFolder, name: str, tokeniser: Tokeniser, split: str,
     done = work.done(name, split) or {"part": 0, "read": 0, "characters": 0, "counts": {}}
     counts = Counts.from_json(done["counts"])
     progress = Progress(f"tokenising{label} {split}", [part.size for part in parts], counts, done["characters"])
-    writer = SplitWriter(work.cache / name / split, dtype, counts, units=corpus.units)
+    writer = SplitWriter(work.cache / name / split, dtype, counts, units=corpus.units, labels=corpus.labels)
     due = 0.0
 
     def record(part: int, read: int, characters: int) -> None:

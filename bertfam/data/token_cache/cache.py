@@ -8,7 +8,8 @@
 
 A feature is any ragged sequence of integers per document. Running text has two: `tokens` (uint16 or uint32) and
 `sentence_starts` (int64, positions in `tokens`); text with marked phrases and entities also has `units` (uint8, one per token,
-without offsets of its own). A corpus of pairs has "pairs": true in cache.json: its documents are two sentences, inputs and
+without offsets of its own), and labelled text has `labels` (float32, as many per document as "labels" in cache.json says,
+without offsets). A corpus of pairs has "pairs": true in cache.json: its documents are two sentences, inputs and
 targets, of which the inputs may be empty. The cache holds clean tokens, never noise. A single corpus is named "text".
 
 A machine copies a small cache in a bucket to $BERTFAM_CACHE (see `bertfam.storage.mirror`) and maps the copy: the same bytes, so
@@ -39,7 +40,7 @@ from bertfam.storage.untrusted import check_file, parse_json, read_bytes, shown
 
 FORMAT = 2
 _CACHE_DIR = re.compile(rb"""^TextData\.cache_dir\s*=[\s\\]*(["'])([^\n"'\\]+)\1""", re.MULTILINE)  # in a config.gin
-_DTYPES = {"uint8", "uint16", "uint32", "int64"}
+_DTYPES = {"uint8", "uint16", "uint32", "int64", "float32"}
 
 
 class TokenCache:
@@ -123,7 +124,9 @@ class TokenCache:
         counts, folder = self.counts(split, corpus), f"{corpus}/{split}"
         bounds = self._positions(folder, "offsets", counts["documents"] + 1, counts["sentences"])
         starts = self._positions(folder, "values", counts["sentences"] + 1, counts["tokens"])
-        return Documents(stored.name, stored.tokens, starts, bounds, stored.units, stored.pairs)
+        return Documents(
+            stored.name, stored.tokens, starts, bounds, stored.units, stored.pairs, stored.labels, stored.label_count
+        )
 
     def stored_documents(self, split: str, corpus: str, vocabulary_size: int | None = None) -> StoredDocuments:
         """Map a split of a corpus into memory as `documents` does, and check starts as well when they are first read."""
@@ -135,8 +138,10 @@ class TokenCache:
         dtypes = self._of(corpus)[split]["dtypes"]
         tokens = self._checked(folder, "tokens", dtypes["tokens"], counts["tokens"], vocabulary_size)
         units = self._checked(folder, "units", "uint8", counts["tokens"]) if "units" in dtypes else None
+        width = self.label_count(corpus)
+        labels = self._checked(folder, "labels", "float32", width * counts["documents"]) if width else None
         name = f"the {split} split of {self._called}" + (f" ({corpus})" if len(self.corpora) > 1 else "")
-        return StoredDocuments(name, tokens, starts, bounds, units, self.has_pairs(corpus))
+        return StoredDocuments(name, tokens, starts, bounds, units, self.has_pairs(corpus), labels, width)
 
     @functools.cached_property
     def ranged_files(self) -> ranged.RangedFiles | None:
@@ -161,6 +166,10 @@ class TokenCache:
     def has_pairs(self, corpus: str) -> bool:
         """Return True if the documents of a corpus are pairs of inputs and targets."""
         return any(split.get("pairs", False) for split in self._of(corpus).values())
+
+    def label_count(self, corpus: str) -> int:
+        """Return the number of labels of each document of a corpus; 0 if it is not labelled."""
+        return max(int(split.get("labels", 0)) for split in self._of(corpus).values())
 
     def _of(self, corpus: str) -> dict[str, Any]:
         if corpus not in self._corpora:
@@ -269,6 +278,7 @@ def _check_corpora(corpora: dict[str, Any]) -> None:
             # None: a part of the cache is by an earlier version, which did not count it.
             counts += [count for count in entry["counts"].values() if count is not None]
             dtypes = set(entry["dtypes"].values())
+            counts.append(entry.get("labels", 0))
             if not _is_name(split) or not all(type(count) is int and count >= 0 for count in counts) or not dtypes <= _DTYPES:
                 raise ValueError(f"the split {shown(split)} of {name} has impossible counts or dtypes")
 

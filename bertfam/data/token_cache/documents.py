@@ -62,6 +62,9 @@ class StoredDocuments:
       units: uint8[tokens], marks of the phrases and entities that the tokens belong to (see
         `bertfam.corruption.masked_lm.units`); None if the text has no marks.
       pairs: True if each document is a pair: two sentences, inputs (possibly without tokens) and targets.
+      labels: float32[documents * label_count], the labels of each document; None if the text is not labelled. A labelled
+        document has one sentence, or two, any of which may have no tokens.
+      label_count: the number of labels of a document.
     """
 
     name: str
@@ -70,6 +73,8 @@ class StoredDocuments:
     sentence_bounds: Values
     units: Values | None = None
     pairs: bool = False
+    labels: Values | None = None
+    label_count: int = 0
 
     def __len__(self) -> int:
         return len(self.sentence_bounds) - 1
@@ -107,8 +112,11 @@ class StoredDocuments:
         sizes = [int(part[-1] - before[-1]) for before, part in zip(starts, starts[1:], strict=False)]
         places = [(begin, begin + size) for begin, size in zip(begins, sizes, strict=True)]
         units = None if self.units is None else JoinedRanges(self.units, places)
-        tokens = JoinedRanges(self.tokens, places)
-        return Documents(name, tokens, np.concatenate(starts), np.concatenate(bounds), units, self.pairs)
+        tokens, labels = JoinedRanges(self.tokens, places), None
+        if self.labels is not None:
+            labels = JoinedRanges(self.labels, [(first * self.label_count, end * self.label_count) for first, end in ranges])
+        joined_starts, joined_bounds = np.concatenate(starts), np.concatenate(bounds)
+        return Documents(name, tokens, joined_starts, joined_bounds, units, self.pairs, labels, self.label_count)
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,13 @@ class Block:
 
     Attributes:
       tokens: uint[tokens].
-      sentences: int64[sentences], the number of tokens of each: at least one, except for the inputs of a pair.
+      sentences: int64[sentences], the number of tokens of each: at least one, except for the inputs of a pair and labelled texts.
       documents: int64[documents], the number of sentences of each: at least one.
       skipped: number of documents without any token, or of pairs without a token in their targets.
       words: number of words, separated by white space, in the other documents.
       bytes: length in UTF-8 of the other documents, each as its sentences joined by spaces.
       units: uint8[tokens], the marks of `Documents.units`; None if the corpus has none.
+      labels: float32[documents * labels], the labels of each document; None if the corpus has none.
     """
 
     tokens: np.ndarray
@@ -36,6 +37,7 @@ class Block:
     words: int = 0
     bytes: int = 0
     units: np.ndarray | None = None
+    labels: np.ndarray | None = None
 
 
 def token_dtype(vocabulary: Vocabulary) -> str:
@@ -76,6 +78,8 @@ def tokenise(corpus: Corpus, vocabulary: Vocabulary, texts: Sequence[list[str]])
         return tokenise_marked(corpus, vocabulary, texts)
     if corpus.pairs:
         return tokenise_pairs(vocabulary, texts)
+    if corpus.labels:
+        return tokenise_labelled(vocabulary, texts)
     documents = [_sentences(corpus.sentences, lines) for lines in texts]
     joint = vocabulary.joint
     sentences = [joint + sentence if index else sentence for document in documents for index, sentence in enumerate(document)]
@@ -110,6 +114,18 @@ def tokenise_pairs(vocabulary: Vocabulary, texts: Sequence[list[str]]) -> Block:
         sum(len(part.split()) for part in text),
         pairs + sum(len(part.encode()) for part in text),
     )
+
+
+def tokenise_labelled(vocabulary: Vocabulary, texts: Sequence[list[str]]) -> Block:
+    """Tokenise labelled documents (see `Corpus.labels`): each text is encoded alone, and none is skipped."""
+    documents = [lines[:-1] for lines in texts]
+    parts = list(chain.from_iterable(documents))
+    tokens, lengths = _encoded(vocabulary, parts)
+    counts = np.array([len(lines) for lines in documents], np.int64)
+    words = sum(len(part.split()) for part in parts)
+    size = sum(len(part.encode()) for part in parts) + int((counts - 1).sum())
+    labels = np.array(" ".join(lines[-1] for lines in texts).split(), np.float32)
+    return Block(tokens, lengths, counts, 0, words, size, labels=labels)
 
 
 def _block(documents: Sequence[list[str]], tokens: np.ndarray, length: np.ndarray, units: np.ndarray | None = None) -> Block:

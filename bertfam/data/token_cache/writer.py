@@ -46,13 +46,13 @@ class Counts:
 
 
 class SplitWriter:
-    """Writer that appends documents to the four files of a split, or to the five of marked text.
+    """Writer that appends documents to the four files of a split, or to the five of marked or labelled text.
 
     The start of each sentence and document is written as the end of the previous one, after an initial 0, so that written bytes
     never change.
     """
 
-    def __init__(self, folder: Path, dtype: str, counts: Counts = Counts(), *, units: bool = False) -> None:
+    def __init__(self, folder: Path, dtype: str, counts: Counts = Counts(), *, units: bool = False, labels: int = 0) -> None:
         """Open the files.
 
         Args:
@@ -60,6 +60,7 @@ class SplitWriter:
           dtype: the dtype of the tokens.
           counts: the number of items to keep; the files are truncated after them.
           units: True if the blocks have marks.
+          labels: the number of labels of a document.
 
         Raises:
           UserError: if the files hold fewer items.
@@ -73,11 +74,16 @@ class SplitWriter:
             ("tokens", "offsets"): 8 * (counts.documents + 1),
         }
         sizes |= {("units", "values"): counts.tokens} if units else {}
+        sizes |= {("labels", "values"): 4 * labels * counts.documents} if labels else {}
         folder.mkdir(parents=True, exist_ok=True)
         new = counts == Counts()
         with ExitStack() as opened:
-            files = [opened.enter_context(_open(feature_path(folder, *name), size, new=new)) for name, size in sizes.items()]
-            self._tokens, self._starts, self._sentence_offsets, self._token_offsets, *self._units = self._files = files
+            files = {
+                name: opened.enter_context(_open(feature_path(folder, *name), size, new=new)) for name, size in sizes.items()
+            }
+            self._files = list(files.values())
+            self._tokens, self._starts, self._sentence_offsets, self._token_offsets = self._files[:4]
+            self._units, self._labels = (files.get((feature, "values")) for feature in ("units", "labels"))
             self._stack = opened.pop_all()
 
     def append(self, block: Block) -> None:
@@ -88,9 +94,10 @@ class SplitWriter:
         self._starts.write(ends.astype(np.int64).tobytes())
         self._sentence_offsets.write((self.counts.sentences + sentences).astype(np.int64).tobytes())
         self._token_offsets.write(ends[sentences - 1].astype(np.int64).tobytes())
-        for file in self._units:
-            assert block.units is not None
-            file.write(block.units.tobytes())
+        for file, values in ((self._units, block.units), (self._labels, block.labels)):
+            if file is not None:
+                assert values is not None
+                file.write(values.tobytes())
         self.counts += Counts(
             len(block.documents), len(block.sentences), len(block.tokens), block.skipped, block.words, block.bytes
         )
@@ -99,9 +106,10 @@ class SplitWriter:
         """Append the documents of a folder written by another `SplitWriter`."""
         for values in _values(feature_path(folder, "tokens", "values"), self._dtype):
             self._tokens.write(values.tobytes())
-        for file in self._units:
-            for values in _values(feature_path(folder, "units", "values"), np.dtype(np.uint8)):
-                file.write(values.tobytes())
+        for feature, dtype, more in (("units", np.uint8, self._units), ("labels", np.float32, self._labels)):
+            if more is not None:
+                for values in _values(feature_path(folder, feature, "values"), np.dtype(dtype)):
+                    more.write(values.tobytes())
         for file, name, before in (
             (self._starts, ("sentence_starts", "values"), self.counts.tokens),
             (self._sentence_offsets, ("sentence_starts", "offsets"), self.counts.sentences),

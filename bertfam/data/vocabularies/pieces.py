@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bertfam.call_arguments import check_list, check_texts, check_whole_number
-from bertfam.corruption.token_ids import TokenIds
+from bertfam.corruption.token_ids import ControlToken, TextFrame, TokenIds
 from bertfam.data.vocabularies.layouts import Layout
 from bertfam.errors import UserError
 
@@ -116,8 +116,27 @@ def _token_ids(
         special=tuple(sorted(special)),
         sentinels=tuple(range(size - 1, size - 1 - sentinels, -1)),
         starts_word=starts_word,
+        frame=_frame(layout, ids),
         **{name: None if piece is None else ids[piece] for name, piece in roles.items()},
     )
+
+
+def _frame(layout: Layout, ids: Mapping[str, int]) -> TextFrame:
+    """Return the frame that the layout's templates of one and of two texts describe."""
+    texts, parts = ("$A", "$B"), list[tuple[ControlToken, ...]]()
+    second_type = 0
+    for template in (layout.single, layout.pair):
+        part: list[ControlToken] = []
+        for word in template.split():
+            piece, _, kind = word.rpartition(":")
+            if piece in texts:
+                parts.append(tuple(part))
+                part, second_type = [], int(kind)
+            else:
+                part.append(ControlToken(ids[piece], int(kind)))
+        parts.append(tuple(part))
+    before, after_one, _, between, after_two = parts
+    return TextFrame(before, between, after_one, after_two, second_type)
 
 
 def flat(encoded: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,166 @@
+"""`bertfam finetune`: a classifier or a regression of your own texts from a pretrained encoder."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bertfam.commands import flags, init_flags, pretrain
+from bertfam.errors import UserError
+
+if TYPE_CHECKING:
+    from bertfam.config import Config, Defaults, Override
+    from bertfam.data.corpora.labelled_files import LabelledFiles
+    from bertfam.finetuning.survey import Survey
+    from bertfam.session import OpenTeacher
+
+SUMMARY = "fine-tune an encoder on labelled texts"
+EXAMPLE = """\
+  bertfam finetune --init_from=model --train=train.tsv --validation=dev.tsv --text=sentence --label=label --model_dir=classifier
+  bertfam predict --model_dir=classifier --input=new.tsv --output=predictions.tsv
+Files are tsv, csv or jsonl, with a column for each flag: --text=question --text_pair=answer --label=correct. Without a header
+line columns are numbered: --no_header --text=4 --label=2. The classes are those of the training files. A run evaluates and saves
+after each epoch, and keeps the checkpoint with the lowest held-out loss besides the newest. The same command again resumes, and
+so does --model_dir=DIR alone. `bertfam export` writes a folder that transformers' pipeline("text-classification") loads.
+All other settings are bound by --gin.NAME=value: --gin.AdamW.layer_decay=0.8 --gin.SEED=1."""
+
+_FILES = ("objectives/fine_tuning.gin",)
+_WARMUP = 0.1  # share of the updates
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's flags."""
+    group = parser.add_argument_group("labelled texts")
+    for name, what in (("train", "labelled files to train on"), ("validation", "held-out files (default: a tenth of --train)")):
+        group.add_argument(f"--{name}", type=flags.files, action="append", default=[], metavar="GLOB", help=f"{what}; repeatable")
+    group.add_argument("--text", metavar="COLUMN", help="column of the text (default: text)")
+    group.add_argument("--text_pair", metavar="COLUMN", help="column of the second text of each pair")
+    group.add_argument("--label", metavar="COLUMN", help="column of the label (default: label)")
+    group.add_argument("--regression", action="store_true", help="labels are numbers to predict, not classes")
+    group.add_argument(
+        "--multi_label", action="store_true", help="a text has any number of classes, separated by commas or in a JSON list"
+    )
+    add_records(group)
+    group = parser.add_argument_group("training")
+    group.add_argument("--epochs", type=float, metavar="N", help="times that each text is used (default: 3)")
+    group.add_argument("--learning_rate", type=float, metavar="RATE", help="highest learning rate (default: 2e-5)")
+    group.add_argument("--batch_size", type=int, metavar="N", help="texts of an update (default: 32)")
+    group.add_argument("--length", type=int, metavar="N", help="tokens of a row, beyond which texts are cut off (default: 128)")
+    flags.add_config(parser)
+    flags.add_model_dir(parser)
+    init_flags.add(parser)
+    parser.add_argument(
+        "--profile_steps", metavar="FIRST-LAST", help="record a profile of these updates, as `bertfam pretrain` does"
+    )
+    flags.add_processes(parser)
+
+
+def add_records(group: argparse._ArgumentGroup) -> None:
+    """Declare the flags about the format of files with columns."""
+    group.add_argument(
+        "--format",
+        choices=("tsv", "csv", "jsonl"),
+        dest="record_format",
+        help="format of all files (default: as the extension of each name says)",
+    )
+    group.add_argument("--no_header", action="store_true", help="the first line of tsv or csv files is a record too")
+    group.add_argument(
+        "--encoding", dest="record_encoding", metavar="NAME", help="encoding of the files, such as latin-1 (default: utf-8)"
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Train; return the exit status."""
+    given = argparse.Namespace(**_WITHOUT_TEXT | vars(args))
+    if args.train:
+        if args.regression and args.multi_label:
+            raise UserError("--regression and --multi_label are two kinds of labels; give one of them")
+        if not args.init_from:
+            raise UserError("--train starts from a pretrained model: name its folder with --init_from=DIR")
+        given.gin_file = [*_FILES, *args.gin_file]
+        return pretrain.train(given, LabelFlags(given))
+    for name in _OF_TRAIN:
+        if getattr(args, name):
+            raise UserError(f"--{_FLAGS.get(name, name)} describes the labelled texts: give --train=FILE too")
+    return pretrain.train(given)
+
+
+# The flags of running text, which `bertfam.commands.flags` reads.
+_WITHOUT_TEXT: dict[str, Any] = dict.fromkeys(
+    ("task", "marks", "alpha", "vocab", "cache_dir", "input_format", "text_field", "encoding", "language")
+) | {"input": [], "language_input": [], "validation_input": []}
+_OF_TRAIN = (
+    *("validation", "text", "text_pair", "label", "regression", "multi_label", "record_format", "no_header", "record_encoding"),
+    *("epochs", "learning_rate", "batch_size", "length"),
+)
+_FLAGS = {"record_format": "format", "record_encoding": "encoding"}
+
+
+@dataclass(frozen=True)
+class LabelFlags:
+    """Labelled texts that the command's flags name; they add to a configuration as a teacher does (`bertfam.session.Teacher`)."""
+
+    args: argparse.Namespace
+
+    def open(self, gin_files: Sequence[str], defaults: Defaults) -> OpenTeacher:
+        """Read the labels, and return what they bind in the configuration.
+
+        Raises:
+          UserError: a file cannot be read, or flags do not go together.
+        """
+        from bertfam.finetuning.survey import survey
+        from bertfam.session import OpenTeacher
+
+        config = flags.load_config(self.args, gin_files, defaults=defaults)
+        return OpenTeacher([*self._text_bindings(contents := survey(self._corpus())), *self._run_bindings(config, contents)])
+
+    def _corpus(self) -> LabelledFiles:
+        from bertfam.data.corpora.labelled_files import LabelledFiles
+
+        args = self.args
+        return LabelledFiles(
+            tuple(args.train),
+            tuple(args.validation),
+            args.record_format,
+            args.text or LabelledFiles.text,
+            args.text_pair,
+            args.label or "label",
+            "number" if args.regression else "classes" if args.multi_label else "class",
+            header=not args.no_header,
+            encoding=args.record_encoding or LabelledFiles.encoding,
+        )
+
+    def _text_bindings(self, contents: Survey) -> list[Override]:
+        """Return the bindings of the labelled texts and of the head that predicts their labels."""
+        from bertfam.config import Override
+        from bertfam.config.values import bindings_of
+
+        corpus, origin = contents.corpus, f"--train={self.args.train[0]}"
+        head = {"class": "Classification", "classes": "MultiLabelClassification", "number": "Regression"}[corpus.kind]
+        lines = ["TextData.corpus = @LabelledFiles()", f"Labels.count = {corpus.labels}", f"FineTuning.head = @{head}()"]
+        if corpus.classes:
+            lines.append(f"{head}.classes = {corpus.classes!r}")
+        return [Override(line, origin) for line in lines] + bindings_of(corpus, origin)
+
+    def _run_bindings(self, config: Config, contents: Survey) -> list[Override]:
+        """Return the bindings of the length of the run and of the flags of training."""
+        from bertfam.config import Override
+
+        args, overrides = self.args, list[Override]()
+        for flag, names in (("learning_rate", ["PEAK"]), ("batch_size", ["BATCH_SIZE"]), ("length", ["Stage.length"])):
+            if (value := getattr(args, flag)) is not None:
+                if not value > 0:
+                    raise UserError(f"--{flag}={value} must be above 0")
+                overrides += [Override(f"{name} = {value!r}", f"--{flag}={value}") for name in names]
+        epochs = 3.0 if args.epochs is None else args.epochs
+        if not 0 < epochs < 1e6:
+            raise UserError(f"--epochs={epochs:g} must be above 0")
+        batch_size = args.batch_size or config.value("Stage.batch_size")
+        steps_per_epoch = max(1, round(contents.texts / batch_size))
+        steps = max(1, round(epochs * contents.texts / batch_size))
+        origin = f"--epochs={epochs:g}"
+        lengths = {"TRAIN_STEPS": steps, "EVAL_EVERY": steps_per_epoch, "CHECKPOINT_EVERY": steps_per_epoch}
+        lengths |= {} if config.binds("LinearDecay.warmup_steps") else {"LinearDecay.warmup_steps": round(_WARMUP * steps)}
+        return overrides + [Override(f"{name} = {value}", origin) for name, value in lengths.items()]

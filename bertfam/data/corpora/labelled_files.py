@@ -1,0 +1,155 @@
+"""Files of labelled texts: sentences, or pairs of sentences, with classes or numbers."""
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from typing_extensions import override
+
+from bertfam.data.corpora.file_corpus import FileCorpus
+from bertfam.data.corpora.formats import replace_invalid
+from bertfam.data.corpora.records import RecordFormat, field_of, read_records, record_format
+from bertfam.data.corpora.text_lines import check_encoding
+from bertfam.errors import UserError
+
+LabelKind = Literal["class", "classes", "number"]
+UNKNOWN = "nan"  # the label of a text that has none
+
+
+@dataclass(frozen=True)
+class LabelledFiles(FileCorpus):
+    """Labelled texts in plain, gzipped or zstd-compressed files of records; see `records.read_records` for the formats.
+
+    Each record is a document of its own. White space around texts and labels is stripped.
+
+    Attributes:
+      train, validation, validation_fraction: See `FileCorpus`.
+      input_format: "tsv", "csv" or "jsonl"; None: as the extension of each file says.
+      text, text_pair: Columns of the text and of a second one; None: there is no second one.
+      label: Column of the label; None: the texts have no labels.
+      kind: Kind of label: "class", one of `classes`; "classes", any number of them, separated by commas or in a JSON list;
+        "number", a number to predict.
+      classes: Names of the classes, in the order of the model's outputs.
+      header: True if the first line of a tsv or csv file names its columns; otherwise their names are "1", "2", ...
+      encoding: Any codec of Python.
+    """
+
+    train: tuple[str, ...]
+    validation: tuple[str, ...] = ()
+    input_format: RecordFormat | None = None
+    text: str = "text"
+    text_pair: str | None = None
+    label: str | None = "label"
+    kind: LabelKind = "class"
+    classes: tuple[str, ...] = ()
+    header: bool = True
+    encoding: str = "utf-8"
+    validation_fraction: float = 0.1
+
+    def __post_init__(self) -> None:
+        self.check_paths()
+        check_encoding(self.encoding)
+        for name, allowed in (("input_format", (None, *get_args(RecordFormat))), ("kind", get_args(LabelKind))):
+            if getattr(self, name) not in allowed:
+                known = ", ".join(map(repr, allowed))
+                raise UserError(f"LabelledFiles.{name} is {getattr(self, name)!r}: it must be one of {known}")
+        columns = [name for name in (self.text, self.text_pair, self.label) if name is not None]
+        if twice := next((name for name in columns if columns.count(name) > 1), None):
+            raise UserError(f"the column {twice!r} is named twice: text, second text and label are columns of their own")
+        if twice := next((name for name in self.classes if self.classes.count(name) > 1), None):
+            raise UserError(f"LabelledFiles.classes has {twice!r} twice")
+
+    @property
+    @override
+    def labels(self) -> int:
+        return len(self.classes) if self.kind == "classes" else 1
+
+    def records(self, path: str | os.PathLike[str]) -> Iterator[tuple[str, list[str], Any]]:
+        """Yield the place, the texts and the label, as it stands in the file, of each record; the label is None without one."""
+        input_format = self.input_format or record_format(path)
+        if input_format is None:
+            raise UserError(
+                f"{path}: the name does not end in .tsv, .csv or .jsonl; say what it is with --input_format (tsv, csv or jsonl)"
+            )
+        for where, record in read_records(path, input_format, self.encoding, header=self.header):
+            texts = [_text(record, self.text, where, "--text")]
+            if self.text_pair is not None:
+                texts.append(_text(record, self.text_pair, where, "--text_pair"))
+            label = None if self.label is None else field_of(record, self.label, where, "--label")
+            yield where, texts, label
+
+    @override
+    def read(self, path: str | os.PathLike[str]) -> Iterator[list[str]]:
+        for where, texts, label in self.records(path):
+            if self.label is None:
+                yield [*texts, " ".join([UNKNOWN] * self.labels)]
+                continue
+            if empty := next((name for name, text in zip((self.text, self.text_pair), texts, strict=False) if not text), None):
+                raise UserError(f"{where}: the column {empty!r} is empty; drop such records")
+            yield [*texts, self.numbers(label, where)]
+
+    def numbers(self, label: Any, where: str) -> str:
+        """Return the numbers that stand for a label in the last line of a document (see `Corpus.labels`).
+
+        Raises:
+          UserError: If it is no number, or none of the classes.
+        """
+        if self.kind == "number":
+            return repr(number_of(label, where))
+        indices = {name: index for index, name in enumerate(self.classes)}
+        names = names_of(label, where) if self.kind == "classes" else [name_of(label, where)]
+        if unknown := next((name for name in names if name not in indices), None):
+            known = ", ".join(self.classes[:10]) + (", ..." if len(self.classes) > 10 else "")
+            raise UserError(
+                f"{where}: the label {unknown!r} is not among the training labels {known}; fix the line, or train on it"
+            )
+        if self.kind == "class":
+            return str(indices[names[0]])
+        return " ".join("1" if name in names else "0" for name in self.classes)
+
+    @override
+    def fingerprint(self) -> dict[str, Any]:
+        names = ("input_format", "text", "text_pair", "label", "kind", "header")
+        settings: dict[str, Any] = {
+            "kind": "labelled_files",
+            **{f"{name}": getattr(self, name) for name in names if name != "kind"},
+        }
+        settings |= {"label_kind": self.kind, "classes": list(self.classes)}
+        return settings | {"encoding": check_encoding(self.encoding)} | self.file_settings()
+
+
+def name_of(label: Any, where: str) -> str:
+    """Return the name of a class; raise UserError if a label is empty or no name."""
+    if isinstance(label, bool):
+        return str(label).lower()
+    name = str(label).strip() if isinstance(label, str | int) else ""
+    if not name:
+        what = "the label is empty" if isinstance(label, str) else f"the label {label!r} is no string and no whole number"
+        raise UserError(f"{where}: {what}; fix the line, or drop it")
+    return name
+
+
+def names_of(label: Any, where: str) -> list[str]:
+    """Return the names of classes: those of a JSON list, or separated by commas; there may be none."""
+    parts = label if isinstance(label, list) else [part for part in str(label).split(",") if part.strip()]
+    return [name_of(part, where) for part in parts]
+
+
+def number_of(label: Any, where: str) -> float:
+    """Return the number that a label is; raise UserError if it is none."""
+    try:
+        number = math.nan if isinstance(label, bool) else float(label)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not abs(number) < 1e30:  # float32 holds it
+        raise UserError(f"{where}: the label {label!r} is no number; fix the line, or train on classes (without --regression)")
+    return number
+
+
+def _text(record: Mapping[str, Any], name: str, where: str, flag: str) -> str:
+    value = field_of(record, name, where, flag)
+    if not isinstance(value, str):
+        raise UserError(f"{where}: the field {name!r} is no string; name one of strings with {flag}")
+    return replace_invalid(value).strip()

@@ -1,0 +1,90 @@
+"""Records of files with named fields: tab-separated, comma-separated and JSON lines."""
+
+import csv
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, get_args
+
+from bertfam.data.corpora.formats import read_objects
+from bertfam.data.corpora.text_lines import read_lines
+from bertfam.errors import UserError
+
+RecordFormat = Literal["tsv", "csv", "jsonl"]
+_SHOWN = 8
+
+
+def record_format(path: str | os.PathLike[str]) -> RecordFormat | None:
+    """Return the format that a file name's extension (before .gz or .zst) denotes, or None."""
+    name = os.fspath(path).lower().removesuffix(".gz").removesuffix(".zst")
+    return next((kind for kind in get_args(RecordFormat) if name.endswith(f".{kind}")), None)
+
+
+def read_records(
+    path: str | os.PathLike[str], input_format: RecordFormat, encoding: str, *, header: bool = True
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield (place, fields by name) for each record of a file; the place is "file:line".
+
+    Args:
+      path: A plain, gzipped or zstd-compressed file.
+      input_format: "tsv": cells are separated by tabs, and quotation marks are part of the text. "csv": cells are separated by
+        commas, and may be in quotation marks and then hold commas and line ends. "jsonl": one JSON object per line.
+      encoding: Any codec of Python.
+      header: True if the first line of a tsv or csv file names the columns; otherwise their names are "1", "2", ...
+
+    Raises:
+      UserError: If a record does not have the columns of the first line, or the file is no such file.
+    """
+    if input_format == "jsonl":
+        yield from read_objects(path, encoding)
+        return
+    names: list[str] = []
+    for where, cells in _cells(path, input_format, encoding):
+        if not names:
+            names = _checked_names(cells, where) if header else [str(number + 1) for number in range(len(cells))]
+            if header:
+                continue
+        if len(cells) != len(names):
+            hint = "a tab within a cell divides it" if input_format == "tsv" else "a cell with a comma must be in quotation marks"
+            first = "the header names" if header else "the first line has"
+            raise UserError(f"{where}: {len(cells)} columns, and {first} {len(names)}; fix the line ({hint})")
+        yield where, dict(zip(names, cells, strict=True))
+
+
+def field_of(record: Mapping[str, Any], name: str, where: str, flag: str) -> Any:
+    """Return a field of a record; raise UserError, which names the flag, if the record has no such field."""
+    if name not in record:
+        known = ", ".join(list(record)[:_SHOWN]) + (", ..." if len(record) > _SHOWN else "")
+        numbered = "; with --no_header columns are numbered from 1" if not name.isdigit() and list(record)[:1] == ["1"] else ""
+        raise UserError(f"{where}: no column {name!r} but {known}; name one of them with {flag}{numbered}")
+    return record[name]
+
+
+def _cells(path: str | os.PathLike[str], input_format: RecordFormat, encoding: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the place and the cells of each line that is not blank."""
+    lines = read_lines(path, encoding, strip=False)
+    if input_format == "tsv":
+        yield from ((f"{path}:{number}", line.split("\t")) for number, line in enumerate(lines, 1) if line.strip())
+        return
+    reader = csv.reader((f"{line}\n" for line in lines), strict=True)
+    first = 1
+    while True:
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            fix = "close the quotation marks, or double those within a cell"
+            raise UserError(f"{path}:{first}: not a record of a csv file ({error}); {fix}") from error
+        if cells is None:
+            return
+        if any(cell.strip() for cell in cells):
+            yield f"{path}:{first}", cells
+        first = reader.line_num + 1
+
+
+def _checked_names(cells: list[str], where: str) -> list[str]:
+    """Return the names of the columns; raise UserError if two are equal."""
+    names = [cell.strip() for cell in cells]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UserError(
+            f"{where}: two columns are named {twice!r}; rename one of them, or give --no_header if the first line is a record too"
+        )
+    return names

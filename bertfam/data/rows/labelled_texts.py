@@ -1,0 +1,167 @@
+"""Rows of labelled texts, one each, framed as tokenizers of the family frame a text or a pair of texts."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from typing_extensions import override
+
+from bertfam.corruption.corruption import FRAMED, RowForm, TextCorruption
+from bertfam.corruption.token_ids import TextFrame, TokenIds
+from bertfam.data.rows.layout import RowLayout
+from bertfam.data.token_cache.documents import Documents, Values
+from bertfam.errors import UserError
+from bertfam.features import FeatureSpec, RowShape, encoder_features, label_features
+
+
+@dataclass(frozen=True)
+class LabelledTexts(RowLayout):
+    """Documents of a labelled corpus, a row each, such as `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`.
+
+    A row that is too long loses tokens at the end of the longer text first, as with the truncation "longest_first" of
+    Hugging Face's tokenizers.
+    """
+
+    @override
+    def examples(
+        self, documents: Documents, length: int, seed: int, tokens: TokenIds, form: RowForm = FRAMED
+    ) -> "LabelledExamples":
+        if documents.labels is None:
+            raise UserError("LabelledTexts makes rows of labelled texts: set TextData.corruption = @Labels(), or other rows")
+        if tokens.frame is None or tokens.cls is None:
+            raise UserError(
+                "the vocabulary has no [CLS], from which a classifier of texts predicts: fine-tune a model whose vocabulary "
+                "has one"
+            )
+        return LabelledExamples(documents, documents.labels, length, tokens, tokens.frame)
+
+
+class LabelledExamples:
+    """Rows of one labelled corpus at one length."""
+
+    def __init__(self, documents: Documents, labels: Values, length: int, tokens: TokenIds, frame: TextFrame) -> None:
+        """Create rows of `length` positions."""
+        self._documents, self._labels, self._length, self._tokens, self._frame = documents, labels, length, tokens, frame
+        counts = np.diff(documents.sentence_bounds)
+        self._is_pair = bool(len(counts)) and int(counts[0]) == 2
+        lengths = np.diff(documents.sentence_starts).reshape(len(documents), -1)
+        room = length - frame_size(frame, is_pair=self._is_pair)
+        if room < 2:
+            raise UserError(f"length {length} is too short for a labelled text; use at least {length - room + 2}")
+        self._sizes = truncated(lengths, room)
+        self.warnings = []
+        if cut := int((lengths.sum(axis=1) > room).sum()):
+            self.warnings.append(
+                f"{cut:,} of the {len(documents):,} texts of {documents.name} have more than {room} tokens, and their ends are "
+                "cut off: raise Stage.length (--length) to keep them whole"
+            )
+
+    def __len__(self) -> int:
+        return len(self._documents)
+
+    def rows(self, examples: np.ndarray, row_keys: np.ndarray) -> dict[str, np.ndarray]:
+        """Build finished rows, without random draws.
+
+        Args:
+          examples: int64[n] in [0, len(self)).
+          row_keys: uint64[n], unused.
+
+        Returns:
+          `encoder_input_tokens`, `encoder_segment_ids`, `encoder_token_type_ids` int32[n, length],
+          `sequence_start_positions` int32[n, 1], the position of [CLS], and `labels`, `label_weights` float32[n, labels]; a label
+          that is not known has weight 0.
+        """
+        starts, count = self._documents.sentence_starts, 2 if self._is_pair else 1
+        size = self._sizes[examples]
+        a_start, a_size = starts[count * examples], size[:, 0]
+        b_start, b_size = (starts[2 * examples + 1], size[:, 1]) if self._is_pair else (a_start, np.zeros_like(a_size))
+        frame, place = self._frame, np.arange(self._length)
+        between, after = (frame.between, frame.after_two) if self._is_pair else ((), frame.after_one)
+        a_begin = len(frame.before)
+        a_end = a_begin + a_size
+        b_begin = a_end + len(between)
+        b_end = b_begin + b_size
+        # [n, length]
+        in_b = (place >= b_begin[:, None]) & (place < b_end[:, None])
+        in_text = in_b | ((place >= a_begin) & (place < a_end[:, None]))
+        source = place + np.where(in_b, (b_start - b_begin)[:, None], (a_start - a_begin)[:, None])
+        text = self._documents.tokens.take(source, mode="clip").astype(np.int32)
+        tokens = np.where(in_text, text, np.int32(self._tokens.pad))
+        types = np.where(in_b, np.int32(frame.second_type), np.int32(0))
+        row, first = np.arange(len(examples)), np.zeros_like(a_end)
+        cls_position = first
+        for begin, controls in ((first, frame.before), (a_end, between), (b_end, after)):
+            for number, control in enumerate(controls):
+                tokens[row, begin + number], types[row, begin + number] = control
+                if control.id == self._tokens.cls:
+                    cls_position = begin + number
+        values = self._labels.take(
+            (examples[:, None] * self._documents.label_count + np.arange(self._documents.label_count)).reshape(-1)
+        ).reshape(len(examples), -1)
+        is_known = np.isfinite(values)
+        return {
+            "encoder_input_tokens": tokens,
+            "encoder_segment_ids": (place < (b_end + len(after))[:, None]).astype(np.int32),
+            "encoder_token_type_ids": types,
+            "sequence_start_positions": cls_position[:, None].astype(np.int32),
+            "labels": np.where(is_known, values, np.float32(0)),
+            "label_weights": is_known.astype(np.float32),
+        }
+
+
+@dataclass(frozen=True)
+class Labels(TextCorruption):
+    """`TextCorruption` of labelled rows: none.
+
+    Attributes:
+      count: Number of labels of a text.
+    """
+
+    packs: ClassVar[bool] = False
+
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise UserError(f"Labels.count is {self.count}: a text has at least one label")
+
+    @property
+    @override
+    def labels(self) -> int:
+        return self.count
+
+    @override
+    def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
+        return encoder_features(shape) | label_features(shape, self.count)
+
+    @override
+    def corrupt(self, rows: dict[str, np.ndarray], row_keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
+        return rows
+
+
+def frame_size(frame: TextFrame, *, is_pair: bool) -> int:
+    """Return the number of control tokens around one text, or around and between two."""
+    inner = len(frame.between) + len(frame.after_two) if is_pair else len(frame.after_one)
+    return len(frame.before) + inner
+
+
+def truncated(lengths: np.ndarray, room: int) -> np.ndarray:
+    """Return the tokens of each text that fit: int64[n, 1 or 2].
+
+    Two texts are cut as by "longest_first" of Hugging Face's tokenizers (0.22): the longer one first; where both are too long
+    the longer one, or the second, has the odd token.
+
+    Args:
+      lengths: int64[n, 1 or 2], tokens of each text.
+      room: tokens of a row without control tokens.
+    """
+    if lengths.shape[1] == 1:
+        return np.minimum(lengths, room)
+    shorter, longer = np.sort(lengths, axis=1).T
+    fitting = np.where(shorter > room, shorter, np.maximum(shorter, room - shorter))
+    both = shorter + fitting > room
+    short, long = np.where(both, room // 2, shorter), np.where(both, room - room // 2, np.minimum(longer, fitting))
+    is_first_longer = (lengths[:, 0] > lengths[:, 1])[:, None]
+    fits = (shorter + longer <= room)[:, None]
+    cut = np.where(is_first_longer, np.stack([long, short], axis=1), np.stack([short, long], axis=1))
+    return np.where(fits, lengths, cut)

@@ -1,0 +1,86 @@
+"""Survey of labelled files before training: the classes that occur, and the number of texts."""
+
+import dataclasses
+from collections import Counter
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from bertfam.data.corpora.labelled_files import LabelledFiles, name_of, names_of, number_of
+from bertfam.errors import UserError
+
+_MANY_TEXTS, _MANY_CLASSES = 50, 0.5
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Contents of labelled files.
+
+    Attributes:
+      corpus: The files, with the classes of the training texts, in order: whole numbers by value, names by their letters.
+      texts: Number of training texts.
+      counts: Training texts of each class; empty for numbers.
+    """
+
+    corpus: LabelledFiles
+    texts: int
+    counts: dict[str, int]
+
+
+def survey(corpus: LabelledFiles) -> Survey:
+    """Read all training files once, or twice if some of their texts are held out.
+
+    Raises:
+      UserError: If a file cannot be read, or the labels are not of the stated kind.
+    """
+    counts, example = Counter[str](), ""
+    for where, _, label in chain.from_iterable(map(corpus.records, corpus.files("train"))):
+        if corpus.kind == "number":
+            number_of(label, where)
+        else:
+            counts.update(names_of(label, where) if corpus.kind == "classes" else [name_of(_plain(label, where), where)])
+        example = example or where
+    if not example:
+        raise UserError(f"{', '.join(map(str, corpus.files('train')[:3]))}: no records")
+    if corpus.kind == "class":
+        _check_classes(counts, example)
+    classes = tuple(sorted(counts, key=_by_value(counts)))
+    corpus = dataclasses.replace(corpus, classes=classes)
+    texts = sum(1 for _ in corpus.texts("train"))
+    if not texts:
+        raise UserError(f"{example.rpartition(':')[0]}: all texts are held out; give --validation files, or more")
+    return Survey(corpus, texts, {name: counts[name] for name in classes})
+
+
+def _plain(label: Any, where: str) -> Any:
+    """Return the label of one class; raise UserError for a list, which several classes have."""
+    if isinstance(label, list):
+        raise UserError(f"{where}: the label is a list; texts with several labels need --multi_label")
+    return label
+
+
+def _check_classes(counts: Counter[str], example: str) -> None:
+    """Raise UserError if labels are numbers rather than classes, or of one class only."""
+    fraction = next((name for name in counts if _is_fraction(name)), None)
+    path = example.rpartition(":")[0]
+    if fraction is not None:
+        raise UserError(f"{path}: the label {fraction!r} is a number with a fraction: predict it with --regression")
+    if len(counts) < 2:
+        raise UserError(f"{path}: all labels are {next(iter(counts))!r}; a classifier needs at least two classes")
+    if len(counts) > max(_MANY_TEXTS, _MANY_CLASSES * sum(counts.values())):
+        raise UserError(
+            f"{path}: the {sum(counts.values()):,} labels have {len(counts):,} different values, such as {min(counts)!r}; name "
+            "the column of the classes with --label, or predict numbers with --regression"
+        )
+
+
+def _is_fraction(name: str) -> bool:
+    try:
+        return not float(name).is_integer()
+    except (ValueError, OverflowError):
+        return False
+
+
+def _by_value(names: Counter[str]) -> Any:
+    """Return the sort key of classes: their value where all are whole numbers, else their letters."""
+    return int if all(name.lstrip("-").isdecimal() for name in names) else str

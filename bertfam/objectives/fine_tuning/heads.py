@@ -1,0 +1,165 @@
+"""Heads of fine-tuned models: each has its outputs, its loss, its metrics and its values in Hugging Face's config.json."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from typing_extensions import override
+
+from bertfam.errors import UserError
+from bertfam.objectives.objective import Sum, cross_entropies
+
+
+class Head(ABC):
+    """Base class of heads that label a whole text; a subclass is a frozen dataclass."""
+
+    @property
+    @abstractmethod
+    def outputs(self) -> int:
+        """Number of outputs of the model."""
+
+    @property
+    def labels(self) -> int:
+        """Number of labels of a text (see `bertfam.data.rows.labelled_texts.Labels`)."""
+        return 1
+
+    def weights(self, labels: jax.Array, weights: jax.Array) -> jax.Array:
+        """Return the weight of each label in the loss, given its own: float32[batch, labels] each."""
+        return weights
+
+    @abstractmethod
+    def loss(self, outputs: jax.Array, labels: jax.Array, weights: jax.Array) -> tuple[jax.Array, dict[str, Sum]]:
+        """Compute the weighted sum of the losses float32[], and the metrics by name.
+
+        Args:
+          outputs: float32[batch, outputs].
+          labels: float32[batch, labels].
+          weights: float32[batch, labels], 0 where there is no label.
+        """
+
+    @abstractmethod
+    def huggingface(self) -> Mapping[str, Any]:
+        """Return the values of config.json that describe the outputs."""
+
+
+@dataclass(frozen=True)
+class Classification(Head):
+    """One of several classes: the cross-entropy of softmax(outputs).
+
+    Attributes:
+      classes: Names of the classes, in the order of the outputs.
+      class_weights: Weight of each class in the loss, whose mean is weighted by them; None: all are 1.
+    """
+
+    classes: tuple[str, ...]
+    class_weights: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        _check_classes("Classification", self.classes, least=2)
+        if self.class_weights is not None:
+            if len(self.class_weights) != len(self.classes):
+                raise UserError(
+                    f"Classification.class_weights has {len(self.class_weights)} values for {len(self.classes)} classes; "
+                    "give one for each"
+                )
+            if not all(0 < weight < 1e6 for weight in self.class_weights):
+                raise UserError(f"Classification.class_weights is {self.class_weights}: weights must be above 0")
+
+    @property
+    @override
+    def outputs(self) -> int:
+        return len(self.classes)
+
+    @override
+    def weights(self, labels: jax.Array, weights: jax.Array) -> jax.Array:
+        if self.class_weights is None:
+            return weights
+        return weights * jnp.asarray(self.class_weights, jnp.float32)[labels.astype(jnp.int32)]
+
+    @override
+    def loss(self, outputs: jax.Array, labels: jax.Array, weights: jax.Array) -> tuple[jax.Array, dict[str, Sum]]:
+        known = weights[:, 0]
+        losses, correct = cross_entropies(outputs, labels[:, 0].astype(jnp.int32), known)
+        loss = jnp.sum(losses * self.weights(labels, weights)[:, 0])
+        return loss, {"accuracy": Sum(jnp.sum(correct * known), jnp.sum(known))}
+
+    @override
+    def huggingface(self) -> Mapping[str, Any]:
+        return {**_named_outputs(self.classes), "problem_type": "single_label_classification"}
+
+
+@dataclass(frozen=True)
+class MultiLabelClassification(Head):
+    """Any number of several classes: the mean binary cross-entropy of sigmoid(outputs).
+
+    Attributes:
+      classes: Names of the classes, in the order of the outputs.
+    """
+
+    classes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        _check_classes("MultiLabelClassification", self.classes, least=1)
+
+    @property
+    @override
+    def outputs(self) -> int:
+        return len(self.classes)
+
+    @property
+    @override
+    def labels(self) -> int:
+        return len(self.classes)
+
+    @override
+    def loss(self, outputs: jax.Array, labels: jax.Array, weights: jax.Array) -> tuple[jax.Array, dict[str, Sum]]:
+        outputs = jnp.where(weights > 0, outputs, 0.0)
+        losses = jax.nn.softplus(outputs) - labels * outputs
+        # A text counts where all its labels are predicted, and no others.
+        known = jnp.min(weights, axis=-1)
+        correct = jnp.all((outputs > 0) == (labels > 0.5), axis=-1).astype(jnp.float32)
+        return jnp.sum(losses * weights), {"exact_match": Sum(jnp.sum(correct * known), jnp.sum(known))}
+
+    @override
+    def huggingface(self) -> Mapping[str, Any]:
+        return {**_named_outputs(self.classes), "problem_type": "multi_label_classification"}
+
+
+@dataclass(frozen=True)
+class Regression(Head):
+    """A number: the squared difference of the output and the label."""
+
+    @property
+    @override
+    def outputs(self) -> int:
+        return 1
+
+    @override
+    def loss(self, outputs: jax.Array, labels: jax.Array, weights: jax.Array) -> tuple[jax.Array, dict[str, Sum]]:
+        difference = jnp.where(weights > 0, outputs - labels, 0.0)
+        total = jnp.sum(weights)
+        loss = jnp.sum(jnp.square(difference) * weights)
+        return loss, {"absolute_error": Sum(jnp.sum(jnp.abs(difference) * weights), total)}
+
+    @override
+    def huggingface(self) -> Mapping[str, Any]:
+        return {**_named_outputs(("LABEL_0",)), "problem_type": "regression"}
+
+
+def _check_classes(name: str, classes: tuple[str, ...], least: int) -> None:
+    """Raise UserError if classes are too few, or two have one name."""
+    if len(classes) < least:
+        raise UserError(f"{name}.classes has {len(classes)} names: give at least {least}")
+    if len(set(classes)) < len(classes):
+        twice = next(one for one in classes if classes.count(one) > 1)
+        raise UserError(f"{name}.classes has {twice!r} twice")
+
+
+def _named_outputs(classes: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "id2label": {str(index): name for index, name in enumerate(classes)},
+        "label2id": {name: index for index, name in enumerate(classes)},
+    }

@@ -1,0 +1,127 @@
+"""Fine-tuning of an encoder: a head on top of it predicts the labels of whole texts (Devlin et al. 2019, section 4)."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import jax
+import jax.numpy as jnp
+from typing_extensions import override
+
+from bertfam.errors import UserError
+from bertfam.features import FeatureSpec, RowShape, encoder_features, label_features
+from bertfam.layers.execution import Execution
+from bertfam.layers.heads.classification import Classifier
+from bertfam.layers.initializers import named_key
+from bertfam.layers.lookup import gather_positions
+from bertfam.models.encoder import EncoderConfig, init_encoder
+from bertfam.models.mapping import CLASSIFIER
+from bertfam.objectives.fine_tuning.heads import Head
+from bertfam.objectives.objective import Batch, LossOut, Objective, Predictions, Sum, Tree
+
+_POOLER = "pooler"
+_EXECUTION = Execution()
+
+
+class ClassifierConfig(EncoderConfig, Protocol):
+    """A family's frozen config, which constructs an encoder and its published classifier."""
+
+    def classifier(self, outputs: int, execution: Execution = _EXECUTION) -> Classifier:
+        """Return the head that predicts labels of a text."""
+        ...
+
+
+@dataclass(frozen=True)
+class FineTuning(Objective):
+    """L = mean over labels of the head's loss.
+
+    `init` makes params {"encoder", "classifier"}, and "pooler" where the family's classifier has one.
+
+    Attributes:
+      model: the encoder.
+      head: what is predicted.
+      execution: how it is computed; never part of a checkpoint.
+    """
+
+    model: ClassifierConfig
+    head: Head
+    execution: Execution = Execution()
+
+    terms: ClassVar[tuple[str, ...]] = ("label",)
+
+    def __post_init__(self) -> None:
+        if not hasattr(type(self.model), "classifier"):
+            name = type(self.model).__name__
+            raise UserError(
+                f"{name} has no classifier of texts, so it cannot be fine-tuned here; name an encoder's, such as BertConfig (a "
+                "family of your own needs a method `classifier`)"
+            )
+
+    @override
+    def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
+        longest = self.model.max_length
+        if longest is not None and shape.length > longest:
+            limit = f"{type(self.model).__name__}.max_length {longest}"
+            raise UserError(f"Stage.length {shape.length} is more than {limit}; shorten the rows (--length)")
+        return encoder_features(shape) | label_features(shape, self.head.labels)
+
+    @override
+    def init(self, key: jax.Array, shape: RowShape) -> tuple[Tree, Tree, Tree]:
+        classifier = self._classifier
+        params = {"encoder": init_encoder(self.model, named_key(key, "encoder"), shape.length)}
+        hidden = jnp.zeros((1, self.model.hidden_size), jnp.float32)
+        if classifier.pooler is not None:
+            params[_POOLER] = classifier.pooler.init(named_key(key, _POOLER), hidden)["params"]
+        params[CLASSIFIER] = classifier.output.init(named_key(key, CLASSIFIER), hidden, train=False)["params"]
+        return params, {}, {}
+
+    @override
+    def denominators(self, batch: Batch) -> dict[str, jax.Array]:
+        return {"label": jnp.sum(self.head.weights(batch["labels"], batch["label_weights"]))}
+
+    @override
+    def loss(self, params: Tree, carry: Tree, aux: Tree, batch: Batch, *, key: jax.Array | None, train: bool) -> LossOut:
+        outputs = self.outputs(params, batch, key=key, train=train)
+        loss, metrics = self.head.loss(outputs, batch["labels"], batch["label_weights"])
+        total = Sum(loss, self.denominators(batch)["label"])
+        return LossOut({"label": loss}, carry, {"label_loss": total} | metrics)
+
+    def outputs(self, params: Tree, batch: Batch, *, key: jax.Array | None, train: bool) -> jax.Array:
+        """Compute the outputs of the head for each row: float32[batch, outputs]."""
+        classifier = self._classifier
+        keys = (None, None) if key is None else jax.random.split(key)
+        encoder: Any = classifier.encoder or self.model.encoder(self.execution)
+        hidden, _ = encoder.apply(
+            {"params": params["encoder"]},
+            batch["encoder_input_tokens"],
+            segment_ids=batch["encoder_segment_ids"],
+            token_type_ids=batch["encoder_token_type_ids"],
+            train=train,
+            rngs=self.execution.dropout_rngs(keys[0]),
+        )
+        # [batch, length, embed] -> [batch, embed]
+        if classifier.pooling == "cls":
+            pooled = gather_positions(hidden, batch["sequence_start_positions"])[:, 0]
+        else:
+            pooled = mean_of_tokens(hidden, batch["encoder_segment_ids"])
+        if classifier.pooler is not None:
+            pooler: Any = classifier.pooler
+            pooled = pooler.apply({"params": params[_POOLER]}, pooled)
+        outputs: Any = classifier.output.apply(
+            {"params": params[CLASSIFIER]}, pooled, train=train, rngs=self.execution.dropout_rngs(keys[1])
+        )
+        return outputs
+
+    @override
+    def predictions(self, params: Tree, batch: Batch) -> Predictions:
+        raise UserError("FineTuning predicts labels, and samples are of tokens: set Run.sample_every = 0")
+
+    @property
+    def _classifier(self) -> Classifier:
+        return self.model.classifier(self.head.outputs, self.execution)
+
+
+def mean_of_tokens(hidden: jax.Array, segment_ids: jax.Array) -> jax.Array:
+    """Average the hidden states [batch, length, embed] of the tokens of each row, in float32; return [batch, embed]."""
+    is_token = (segment_ids > 0).astype(jnp.float32)[..., None]
+    total = jnp.sum(hidden.astype(jnp.float32) * is_token, axis=1)
+    return (total / jnp.maximum(jnp.sum(is_token, axis=1), 1.0)).astype(hidden.dtype)
