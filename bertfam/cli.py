@@ -58,6 +58,7 @@ COMMANDS = {
     "pretrain": Command("pretrain", "train a model"),
     "distill": Command("distill", "distill a trained model into a smaller one"),
     "finetune": Command("finetune", "fine-tune an encoder on labelled texts"),
+    "predict": Command("predict", "predict the labels of texts with a fine-tuned model"),
     "evaluate": Command(
         "evaluate", "measure a trained model on held-out text, on minimal pairs of sentences, or on a seqio task"
     ),

@@ -64,7 +64,7 @@ def main(args: argparse.Namespace) -> int:
                 params,
                 dtype=args.dtype,
                 tokenizer_files=sorted(Path(tokenizer).iterdir()),
-                extra=huggingface.special_ids(config, opened.vocabulary),
+                extra=huggingface.special_ids(config, opened.vocabulary) | dict(opened.run.objective.huggingface_values),
             )
             for part in sorted(all_params.keys() - params.keys()):
                 print(f"left out {part}: no class of transformers has it beside {', '.join(sorted(params))}")

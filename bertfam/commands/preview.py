@@ -189,7 +189,8 @@ def _show(
     names = [cache.corpora[part] for part in sequence.corpus_at(places)]
     rows = sequence.at(places)
     is_written = TARGETS in rows
-    shown = (decoder_records if is_written else records)(rows, vocabulary, names)
+    classes = getattr(data.corpus, "classes", ())  # of labelled files
+    shown = decoder_records(rows, vocabulary, names) if is_written else records(rows, vocabulary, names, classes)
     if args.json:
         print(json.dumps(shown, ensure_ascii=False))
         if not args.html:
@@ -220,8 +221,9 @@ def _show(
     paint = Paint(args.color == "always" or (args.color == "auto" and is_terminal))
     for number, record in enumerate(shown):
         print(*row_lines(record, number, paint), sep="\n")
-    is_permuted = "permuted" in found.kinds
-    print(terminal.DECODER_LEGEND if is_written else terminal.PERMUTED_LEGEND if is_permuted else terminal.LEGEND)
+    if not data.corruption.labels:
+        is_permuted = "permuted" in found.kinds
+        print(terminal.DECODER_LEGEND if is_written else terminal.PERMUTED_LEGEND if is_permuted else terminal.LEGEND)
     if "shuffled" in found.kinds:
         print(terminal.SHUFFLED_LEGEND)
     print(*statistics_lines(found), *(f"note: {note}" for note in data.corruption.notes), sep="\n")

@@ -106,6 +106,11 @@ class Objective(ABC):
         """
         return None
 
+    @property
+    def huggingface_values(self) -> Mapping[str, Any]:
+        """Values of Hugging Face's config.json beside those of the model, such as the names of a classifier's outputs."""
+        return {}
+
     def split(self, params: Tree) -> dict[str, Tree]:
         """Split parameters into {"encoder": ..., heads} of each network by name, of those that are there."""
         return {self.network: params}

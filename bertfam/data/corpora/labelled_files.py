@@ -125,6 +125,8 @@ def name_of(label: Any, where: str) -> str:
     if isinstance(label, bool):
         return str(label).lower()
     name = str(label).strip() if isinstance(label, str | int) else ""
+    if "\n" in name:
+        raise UserError(f"{where}: the label {name!r} has a line end; name the column of the labels with --label")
     if not name:
         what = "the label is empty" if isinstance(label, str) else f"the label {label!r} is no string and no whole number"
         raise UserError(f"{where}: {what}; fix the line, or drop it")

@@ -12,20 +12,23 @@ from bertfam.features import SENTENCES, Sentences
 KINDS = ("masked", "random", "kept", "shuffled", "permuted")
 
 
-def records(rows: Mapping[str, np.ndarray], vocabulary: Vocabulary, corpora: Sequence[str]) -> list[dict[str, Any]]:
+def records(
+    rows: Mapping[str, np.ndarray], vocabulary: Vocabulary, corpora: Sequence[str], classes: Sequence[str] = ()
+) -> list[dict[str, Any]]:
     """Decode rows to one JSON object each.
 
     Args:
       rows: Finished features, [n, ...] each.
       vocabulary: Vocabulary of the ids.
       corpora: Name of the corpus of each of the n rows.
+      classes: Names of the classes of labelled texts; none where their labels are numbers.
 
     Returns:
       For each row its `corpus`; its `pieces` as the model sees them and its `original` ones, both without `padding` (a number of
       positions); its `predictions` (`position`, `segment` of the example, `original`, `input`, `kind`: one of KINDS, `weight`,
       and of permuted ones `order`, from 1); its `examples` (`segment`, `begin` and `end` in the row, `next_sentence`: the label
       of B, "next", "random" or "previous", or null, and the `text` before the noise); `next_sentence` of the only example, or
-      null; and `features`, every array as lists.
+      null; of labelled texts the `label`; and `features`, every array as lists.
     """
     clean, kinds = originals(rows), kinds_of(rows, vocabulary.token_ids)
     orders = orders_of(rows)
@@ -46,7 +49,11 @@ def records(rows: Mapping[str, np.ndarray], vocabulary: Vocabulary, corpora: Seq
                 **({} if orders is None else {"order": int(orders[index, slot])}),
             }
             for slot, (position, weight, kind) in enumerate(
-                zip(features["masked_positions"], features["masked_loss_weights"], kinds[index], strict=True)
+                zip(
+                    *(features.get(name, kinds[index]) for name in ("masked_positions", "masked_loss_weights")),
+                    kinds[index],
+                    strict=True,
+                )
             )
             if kind >= 0
         ]
@@ -69,6 +76,7 @@ def records(rows: Mapping[str, np.ndarray], vocabulary: Vocabulary, corpora: Seq
                 "predictions": predictions,
                 "examples": examples,
                 "next_sentence": examples[0]["next_sentence"] if len(examples) == 1 else None,
+                **({"label": _described(features["labels"], features["label_weights"], classes)} if "labels" in rows else {}),
                 "features": {name: value.tolist() for name, value in features.items()},
             }
         )
@@ -78,6 +86,8 @@ def records(rows: Mapping[str, np.ndarray], vocabulary: Vocabulary, corpora: Seq
 def originals(rows: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return the tokens before the noise: int32[n, length]."""
     tokens = rows["encoder_input_tokens"].copy()
+    if "masked_positions" not in rows:
+        return tokens
     row, slot = np.nonzero(rows["masked_loss_weights"] > 0)
     tokens[row, rows["masked_positions"][row, slot]] = rows["masked_target_tokens"][row, slot]
     return tokens
@@ -87,8 +97,10 @@ def kinds_of(rows: Mapping[str, np.ndarray], tokens: TokenIds) -> np.ndarray:
     """Return the kind of input at each target, an index of KINDS, or -1 in unused slots: int64[n, predictions].
 
     A random token that equals its target by chance counts as kept, since the two cannot be distinguished. Every shuffled token
-    counts as shuffled, and every one that is predicted in the order of a permutation as permuted.
+    counts as shuffled, and every one that is predicted in the order of a permutation as permuted. Labelled rows have no slots.
     """
+    if "masked_positions" not in rows:
+        return np.zeros((len(rows["encoder_input_tokens"]), 0), np.int64)
     seen = np.take_along_axis(rows["encoder_input_tokens"], rows["masked_positions"], axis=1)
     kinds = np.where(seen == rows["masked_target_tokens"], 2, np.where(seen == tokens.mask, 0, 1))
     if "shuffled_loss_weights" in rows:
@@ -102,6 +114,8 @@ def present_kinds(rows: Mapping[str, np.ndarray]) -> tuple[str, ...]:
     """Return the kinds that rows with these features may have."""
     if "encoder_ranks" in rows:
         return KINDS[4:]
+    if "masked_positions" not in rows:
+        return ()
     return KINDS[:4] if "shuffled_loss_weights" in rows else KINDS[:3]
 
 
@@ -122,6 +136,17 @@ def _read(tokens: np.ndarray, features: Mapping[str, np.ndarray]) -> np.ndarray:
 def sentences_of(rows: Mapping[str, np.ndarray]) -> Sentences | None:
     """Return the kind of sentence-pair labels in rows; None if rows have none."""
     return next((sentences for sentences in SENTENCES.values() if sentences.labels in rows), None)
+
+
+def _described(labels: np.ndarray, weights: np.ndarray, classes: Sequence[str]) -> str | None:
+    """Return the label of a text in words; None if it is not known."""
+    if not weights.all():
+        return None
+    if not classes:
+        return f"{labels[0]:g}"
+    if len(labels) == 1:
+        return classes[int(labels[0])]
+    return ", ".join(name for name, value in zip(classes, labels, strict=True) if value)
 
 
 def _used(segments: np.ndarray) -> int:

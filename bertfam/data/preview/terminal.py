@@ -66,6 +66,9 @@ def row_lines(record: Mapping[str, Any], number: int, paint: Paint) -> Iterator[
 def summary(record: Mapping[str, Any]) -> str:
     """Describe a row."""
     count = len(record["examples"])
+    if "label" in record:
+        label = "no label" if record["label"] is None else f"label {record['label']!r}"
+        return f"{label}, {plural(len(record['pieces']), 'token')}, {record['padding']} padding" + _from(record)
     return (
         f"{plural(count, 'example')}, {len(record['predictions'])} predicted of {plural(len(record['pieces']), 'token')}, "
         f"{record['padding']} padding" + _from(record)

@@ -1,5 +1,6 @@
 """Fine-tuning of an encoder: a head on top of it predicts the labels of whole texts (Devlin et al. 2019, section 4)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -55,6 +56,11 @@ class FineTuning(Objective):
                 f"{name} has no classifier of texts, so it cannot be fine-tuned here; name an encoder's, such as BertConfig (a "
                 "family of your own needs a method `classifier`)"
             )
+
+    @property
+    @override
+    def huggingface_values(self) -> Mapping[str, Any]:
+        return self.head.huggingface()
 
     @override
     def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
