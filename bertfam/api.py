@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertfam.call_arguments import check_list, check_path, check_text, check_whole_number, describe
+from bertfam.call_arguments import check_list, check_path, check_text, check_texts, check_whole_number, describe
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.decoding.end_tokens import end_tokens, end_tokens_of_folder
 from bertfam.decoding.generate import Text, check_options, generate
@@ -18,6 +18,8 @@ from bertfam.decoding.stepper import Ends
 from bertfam.decoding.strategies import Greedy, Limits, Strategy
 from bertfam.errors import UserError
 from bertfam.features import SENTENCES
+from bertfam.finetuning.predictions import predictions
+from bertfam.finetuning.predictor import Predictor, find_predictor
 from bertfam.layers.execution import Execution
 from bertfam.models.bert import BertConfig
 from bertfam.models.electra import replaced_token_head
@@ -127,6 +129,53 @@ class Model:
             return result
 
         return jax.jit(forward, static_argnums=5)
+
+
+@dataclass(frozen=True, repr=False)
+class FineTunedModel(Model):
+    """Encoder with a fine-tuned head that predicts labels of texts.
+
+    Attributes:
+      predictor: the predictions.
+    """
+
+    predictor: Predictor
+
+    def predict(self, texts: Sequence[str | tuple[str, str]], batch_size: int = 32) -> list[Any]:
+        """Predict the label of each text.
+
+        Args:
+          texts: texts, or pairs of two texts where the model was trained on pairs.
+          batch_size: texts at a time.
+
+        Returns:
+          for each text the name of its class; the names of its classes, for a model with several; or its number.
+
+        Raises:
+          UserError: `texts` are no list of texts, or of pairs where the model was trained on pairs.
+        """
+        return [row[0] for row in predictions(self.predictor.objective.head, self._outputs(texts, batch_size))]
+
+    def probabilities(self, texts: Sequence[str | tuple[str, str]], batch_size: int = 32) -> list[dict[str, float]]:
+        """Predict the probability of each class of each text, by the names of the classes; see `predict`.
+
+        Raises:
+          UserError: as `predict`, or if the model predicts numbers.
+        """
+        head = self.predictor.objective.head
+        classes = getattr(head, "classes", None)
+        if classes is None:
+            raise UserError("the model predicts numbers, which have no probabilities: use predict")
+        rows = predictions(head, self._outputs(texts, batch_size), probabilities=True)
+        return [dict(zip(classes, row[-len(classes) :], strict=True)) for row in rows]
+
+    def _outputs(self, texts: Any, batch_size: int) -> np.ndarray:
+        parts = [one if isinstance(one, tuple) else (one,) for one in check_list(texts, "texts")]
+        for place, one in enumerate(parts):
+            check_texts(one, f"texts[{place}]" if len(one) > 1 else "texts")
+        if check_whole_number(batch_size, "batch_size") < 1:
+            raise UserError(f"batch_size is {batch_size}, and must be at least 1")
+        return self.predictor.outputs(parts, batch_size)
 
 
 @dataclass(frozen=True)
@@ -350,7 +399,8 @@ def _describe(model: "Model | LanguageModel") -> str:
 def load(path: str | Path, *, step: int | None = None, network: str | None = None) -> Model | LanguageModel:
     """Load a model from a MODEL_DIR or a Hugging Face folder (config.json, safetensors, tokenizer files).
 
-    The caller's gin bindings do not change.
+    The MODEL_DIR of `bertfam finetune` gives a `FineTunedModel`, which predicts labels of texts. The caller's gin bindings do
+    not change.
 
     Args:
       path: the folder.
@@ -366,6 +416,8 @@ def load(path: str | Path, *, step: int | None = None, network: str | None = Non
     _check_folder(path, step)
     if network is not None:
         check_text(network, "network")
+    elif predictor := find_predictor(path, step):
+        return FineTunedModel(predictor.objective.model, predictor.params, predictor.vocabulary, predictor)
     return _make_model(path, *read_network(path, step=step, network=network))
 
 

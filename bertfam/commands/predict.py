@@ -124,14 +124,16 @@ def _predict(args: argparse.Namespace, predictor: Predictor, corpus: LabelledFil
             begin = count
             count += len(chunk)
             done = 0 if file is None else max(0, min(file.done - begin, len(chunk)))
-            rest = chunk if args.label else chunk[done:]
-            outputs = predictor.outputs([texts for texts, _ in rest], args.batch_size)
+            progress.update(len(chunk))
+            first = 0 if args.label else done  # scores need the outputs of all texts
+            if first == len(chunk):
+                continue
+            outputs = predictor.outputs([texts for texts, _ in chunk[first:]], args.batch_size)
             if file is not None and done < len(chunk):
-                file.append(outputs[done:] if args.label else outputs)
+                file.append(outputs[done - first :])
             if args.label:
                 labels += [label for _, label in chunk]
                 kept.append(outputs)
-            progress.update(len(chunk))
     return count, labels, np.concatenate(kept) if kept else None
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from bertfam.config.state import preserve_gin
 from bertfam.corruption import keys
 from bertfam.data.corpora.labelled_files import UNKNOWN, LabelledFiles
 from bertfam.data.rows.labelled_texts import LabelledTexts
@@ -17,7 +18,9 @@ from bertfam.data.token_cache.tokenize import tokenise_labelled
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
 from bertfam.objectives.fine_tuning.objective import FineTuning
-from bertfam.training.model_dir import TrainedModel, open_model
+from bertfam.plurals import plural
+from bertfam.storage.paths import to_path
+from bertfam.training.model_dir import open_model, read_run
 
 _SHORTEST = 32  # tokens of the shortest rows; each length is compiled once, and twice the one before
 # Texts that are tokenised together and then sorted by length, so that rows of a batch have little padding.
@@ -45,13 +48,27 @@ class Predictor:
     step: int
 
     def outputs(self, texts: Sequence[Sequence[str]], batch_size: int = 32) -> np.ndarray:
-        """Compute the outputs of the head for texts, each one string or a pair of two: float32[texts, outputs]."""
+        """Compute the outputs of the head for texts, of one string or two each: float32[texts, outputs].
+
+        Raises:
+          UserError: If a text has not as many strings as those that the model was trained on.
+        """
+        self._check_parts(texts)
         found = np.zeros((len(texts), self.objective.head.outputs), np.float32)
         for begin in range(0, len(texts), _WINDOW * batch_size):
             window = texts[begin : begin + _WINDOW * batch_size]
             for indices, rows in self._batches(window, batch_size):
                 found[begin + indices] = np.asarray(self._apply(self.params, rows))[: len(indices)]
         return found
+
+    def _check_parts(self, texts: Sequence[Sequence[str]]) -> None:
+        count = len(texts[0]) if texts else 1
+        if self.corpus is not None:
+            count = 1 if self.corpus.text_pair is None else 2
+        wrong = next((number for number, parts in enumerate(texts) if len(parts) != count), None)
+        if wrong is not None or count > 2:
+            needed = "pairs of texts, (FIRST, SECOND)" if count == 2 else "single texts"
+            raise UserError(f"the model reads {needed}, and text {(wrong or 0) + 1} is {plural(len(texts[wrong or 0]), 'text')}")
 
     def _batches(self, texts: Sequence[Sequence[str]], batch_size: int) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
         """Yield batches of rows of similar length, each with the indices of its texts: int64[n], n <= batch_size."""
@@ -93,6 +110,15 @@ class Predictor:
         return jax.jit(lambda params, rows: objective.outputs(params, rows, key=None, train=False))
 
 
+def find_predictor(path: str | Path, step: int | None = None) -> Predictor | None:
+    """Open the fine-tuned model of a folder as `open_predictor` does; None if the folder has another model."""
+    folder = to_path(path)
+    if not (folder / "config.gin").is_file():
+        return None
+    with preserve_gin():
+        return open_predictor(folder, step) if isinstance(read_run(folder).objective, FineTuning) else None
+
+
 def open_predictor(model_dir: str | Path, step: int | None = None, *, average: bool = False) -> Predictor:
     """Open a fine-tuned model.
 
@@ -104,7 +130,7 @@ def open_predictor(model_dir: str | Path, step: int | None = None, *, average: b
     Raises:
       UserError: If the folder has no such model, or one that predicts no labels.
     """
-    opened: TrainedModel = open_model(model_dir, step, average=average)
+    opened = open_model(model_dir, step, average=average)
     objective = opened.run.objective
     if not isinstance(objective, FineTuning):
         raise UserError(

@@ -28,10 +28,10 @@ class Survey:
 
 
 def survey(corpus: LabelledFiles) -> Survey:
-    """Read all training files once, or twice if some of their texts are held out.
+    """Read all training files twice and the held-out files once.
 
     Raises:
-      UserError: If a file cannot be read, or the labels are not of the stated kind.
+      UserError: If a file cannot be read, a text is empty, or a label is not of the stated kind or of no class.
     """
     counts, example = Counter[str](), ""
     for where, _, label in chain.from_iterable(map(corpus.records, corpus.files("train"))):
@@ -46,7 +46,10 @@ def survey(corpus: LabelledFiles) -> Survey:
         _check_classes(counts, example)
     classes = tuple(sorted(counts, key=_by_value(counts)))
     corpus = dataclasses.replace(corpus, classes=classes)
+    # All labels are checked before anything is written.
     texts = sum(1 for _ in corpus.texts("train"))
+    if corpus.validation:
+        sum(1 for _ in corpus.texts("validation"))
     if not texts:
         raise UserError(f"{example.rpartition(':')[0]}: all texts are held out; give --validation files, or more")
     return Survey(corpus, texts, {name: counts[name] for name in classes})

@@ -17,6 +17,7 @@ from bertfam.models.t5 import T5Config
 REQUIRED_ARGUMENTS: dict[str, dict[str, Any]] = {
     "TextFiles": {"train": ("a.txt",)},
     "PairFiles": {"train": ("a.jsonl",)},
+    "LabelledFiles": {"train": ("a.tsv",)},
     "SeqioTask": {"name": "books"},
     "Mixture": {"corpora": (PythonDocs(),), "names": ("docs",)},
     "Stage": {"steps": 8},

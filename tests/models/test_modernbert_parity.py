@@ -192,7 +192,7 @@ PUBLISHED = {
 def test_configs_of_transformers_4():
     old = {"global_attn_every_n_layers": 3, "global_rope_theta": 160000.0, "local_rope_theta": 10000.0, "local_attention": 128}
     old |= {"norm_bias": False, "classifier_pooling": "mean", "hidden_activation": "gelu", "decoder_bias": True}
-    expected = ModernBertConfig(50368, head_activation="gelu")
+    expected = ModernBertConfig(50368, head_activation="gelu", classifier_pooling="mean")
     assert MODERNBERT.config_from_huggingface(PUBLISHED | old) == expected
     other = PUBLISHED | old | {"global_attn_every_n_layers": 2, "local_rope_theta": 20.0}
     actual = MODERNBERT.config_from_huggingface(other)

@@ -1,0 +1,214 @@
+"""`bertfam finetune` and `bertfam predict`: from labelled files to a classifier, its predictions and its export."""
+
+import csv
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import bertfam
+from bertfam import cli
+from bertfam.errors import UserError
+from bertfam.finetuning.predictor import open_predictor
+from bertfam.training.model_dir import read_run
+
+SUBJECTS = ("the list", "a module", "this object", "the function", "a class", "the string", "an argument", "the value")
+PLACES = ("in the body", "of the module", "at the end", "for each value", "in the class", "of a function", "by default", "here")
+# The word that decides, by label.
+VERBS = {"good": "returns", "bad": "raises"}
+
+
+def sentences():
+    """Return 128 (text, second text, label): the label is decided by the verb."""
+    return [(f"{verb} {subject}", place, label) for subject in SUBJECTS for place in PLACES for label, verb in VERBS.items()]
+
+
+def write(path, rows, header=("text", "second", "label")):
+    delimiter = "\t" if path.suffix == ".tsv" else ","
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL, lineterminator="\n").writerows([header, *rows])
+    return path
+
+
+@pytest.fixture(scope="module")
+def classifier(random_model, caches_in_process, tmp_path_factory):
+    """Train a classifier of pairs; return its folders and its command line."""
+    folder = tmp_path_factory.mktemp("finetune")
+    rows = sentences()
+    train = write(folder / "train.csv", [row for index, row in enumerate(rows) if index % 8 > 1])
+    held_out = write(folder / "dev.csv", [row for index, row in enumerate(rows) if index % 8 < 2])
+    words = ["finetune", f"--init_from={random_model}", f"--train={train}", f"--validation={held_out}", "--text_pair=second"]
+    words += ["--epochs=8", "--learning_rate=3e-3", "--batch_size=16", "--length=32", f"--model_dir={folder / 'model'}"]
+    words += ["--init_parts=pooler"]  # the random encoder has weights that are too large to be trained
+    assert cli.main(words) == 0
+    return SimpleNamespace(folder=folder, model_dir=folder / "model", train=train, held_out=held_out, words=words)
+
+
+def test_a_classifier_learns_the_word_that_decides(classifier, capsys):
+    words = ["predict", f"--model_dir={classifier.model_dir}", f"--input={classifier.held_out}", "--label=label", "--json"]
+    assert cli.main(words) == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert scores["texts"] == 32 and scores["accuracy"] > 0.9 and scores["mcc"] > 0.8
+
+
+def test_lengths_of_the_run_follow_from_the_texts(classifier):
+    run = read_run(classifier.model_dir)
+    assert run.total_steps == 8 * 96 / 16 and run.eval_every == run.checkpoint_every == 96 / 16
+    assert run.optimizer.schedule.warmup_steps == round(0.1 * run.total_steps) and run.optimizer.schedule.peak == 3e-3
+    assert run.objective.head.classes == ("bad", "good") and run.data.corpus.classes == ("bad", "good")
+    evaluations = [json.loads(line) for line in (classifier.model_dir / "metrics.jsonl").read_text().splitlines()]
+    assert sum("accuracy" in line and line.get("split") == "eval" for line in evaluations) == 8
+
+
+def test_the_same_command_and_the_folder_alone_resume(classifier, capsys):
+    for words in (classifier.words, ["finetune", f"--model_dir={classifier.model_dir}"]):
+        assert cli.main(words) == 0
+        assert "finished already" in capsys.readouterr().out
+
+
+def test_predictions_are_named_in_the_order_of_the_input(classifier, tmp_path):
+    texts = write(tmp_path / "new.csv", [row[:2] for row in sentences()[:5]], ("text", "second"))
+    for name in ("out.tsv", "out.csv", "out.jsonl"):
+        words = ["predict", f"--model_dir={classifier.model_dir}", f"--input={texts}", "--probabilities"]
+        assert cli.main([*words, f"--output={tmp_path / name}"]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [line["prediction"] for line in lines] == [label for _, _, label in sentences()[:5]]
+    for line in lines:
+        shares = [line["probability of bad"], line["probability of good"]]
+        assert sum(shares) == pytest.approx(1) and max(shares) == line["probability"]
+    rows = list(csv.DictReader((tmp_path / "out.csv").open()))
+    assert rows == list(csv.DictReader((tmp_path / "out.tsv").open(), delimiter="\t"))
+    assert [row["prediction"] for row in rows] == [line["prediction"] for line in lines]
+    assert not list(tmp_path.glob(".*partial*"))
+
+
+def test_interrupted_predictions_resume(classifier, tmp_path, monkeypatch):
+    texts = write(tmp_path / "new.csv", [row[:2] for row in sentences()], ("text", "second"))
+    words = ["predict", f"--model_dir={classifier.model_dir}", f"--input={texts}", "--batch_size=8"]
+    assert cli.main([*words, f"--output={tmp_path / 'whole.tsv'}"]) == 0
+    monkeypatch.setattr("bertfam.commands.predict._AT_ONCE", 50)
+    outputs, calls = open_predictor(classifier.model_dir).__class__.outputs, []
+
+    def interrupted(self, chunk, batch_size):
+        calls.append(len(chunk))
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return outputs(self, chunk, batch_size)
+
+    monkeypatch.setattr("bertfam.finetuning.predictor.Predictor.outputs", interrupted)
+    again = [*words, f"--output={tmp_path / 'again.tsv'}"]
+    assert cli.main(again) == 130
+    with open(tmp_path / ".again.tsv.partial", "a") as file:
+        file.write("go")  # a line that is not complete
+    assert not (tmp_path / "again.tsv").exists()
+    assert cli.main(again) == 0
+    assert calls == [50, 50, 50, 28]
+    assert (tmp_path / "again.tsv").read_text() == (tmp_path / "whole.tsv").read_text()
+
+
+def test_an_exported_classifier_predicts_the_same_in_transformers(classifier, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("torch")
+    assert cli.main(["export", f"--model_dir={classifier.model_dir}", f"--output={tmp_path / 'out'}"]) == 0
+    pipeline = transformers.pipeline("text-classification", str(tmp_path / "out"), device="cpu", top_k=None)
+    texts = [(text, second) for text, second, _ in sentences()[:6]]
+    outputs = open_predictor(classifier.model_dir).outputs(texts)
+    exponentials = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+    for (text, second), shares in zip(texts, exponentials / exponentials.sum(axis=1, keepdims=True), strict=True):
+        theirs = {found["label"]: found["score"] for found in pipeline({"text": text, "text_pair": second})}
+        assert theirs == pytest.approx({"bad": shares[0], "good": shares[1]}, abs=1e-5)
+
+
+def test_a_loaded_classifier_predicts_lists_of_texts(classifier):
+    model = bertfam.load(classifier.model_dir)
+    texts = [(text, second) for text, second, _ in sentences()[:6]]
+    assert model.predict(texts) == [label for _, _, label in sentences()[:6]]
+    shares = model.probabilities(texts)
+    assert [max(share, key=share.get) for share in shares] == model.predict(texts)
+    assert "pooled" in model.apply(model.vocabulary.encode_prompt("it returns").ids[None])
+    for wrong, named in ((["it returns"], "pairs of texts"), ("it returns", "must be a list"), ([("a", 1)], r"texts\[0\]\[1\]")):
+        with pytest.raises(UserError, match=named):
+            model.predict(wrong)
+
+
+def test_numbers_are_predicted(random_model, caches_in_process, tmp_path, capsys):
+    lines = [{"body": text, "score": 1.5 if label == "good" else -0.5} for text, _, label in sentences()]
+    path = tmp_path / "all.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    words = ["finetune", f"--init_from={random_model}", f"--train={path}", "--text=body", "--label=score", "--regression"]
+    words += ["--epochs=0.5", "--batch_size=16", "--length=16", f"--model_dir={tmp_path / 'model'}"]
+    assert cli.main(words) == 0
+    capsys.readouterr()
+    words = ["predict", f"--model_dir={tmp_path / 'model'}", f"--input={path}", "--label=score", f"--output={tmp_path / 'o.tsv'}"]
+    assert cli.main(words) == 0
+    printed = capsys.readouterr().out
+    assert "pearson" in printed and "spearman" in printed
+    predicted = [float(line) for line in (tmp_path / "o.tsv").read_text().splitlines()[1:]]
+    mse = np.mean((np.array(predicted) - [line["score"] for line in lines]) ** 2)
+    assert f"mse       {mse:.4f}" in printed
+
+
+TRAIN = "text\tlabel\nhe returns\tgood\nit raises\tbad\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "flags", "named"),
+    [
+        ("text\tlabel\none\tgood\ttwo\nb\tbad\n", (), ("train.tsv:2", "3 columns")),
+        (TRAIN, ("--text=body",), ("train.tsv:2", "'body'", "text, label")),
+        (TRAIN, ("--label=class",), ("train.tsv:2", "'class'", "--label")),
+        ("text\tlabel\n\tgood\nb\tbad\n", (), ("train.tsv:2", "'text' is empty")),
+        ("text\tlabel\na\t\nb\tbad\n", (), ("train.tsv:2", "label is empty")),
+        ("text\tlabel\na\tgood\nb\tgood\n", (), ("train.tsv", "'good'", "two classes")),
+        ("text\tlabel\na\t0.5\nb\t1\n", (), ("'0.5'", "--regression")),
+        (TRAIN, ("--regression",), ("train.tsv:2", "'good'")),
+        (TRAIN, ("--regression", "--multi_label"), ("--regression and --multi_label",)),
+        (TRAIN, ("--epochs=0",), ("--epochs=0",)),
+        (TRAIN, ("--length=1000",), ("1000", "max_length 64")),
+        (TRAIN, ("--text=label",), ("'label'", "twice")),
+        ("", (), ("train.tsv", "no records")),
+    ],
+)
+def test_mistakes_in_labelled_files(random_model, tmp_path, capsys, content, flags, named):
+    (tmp_path / "train.tsv").write_text(content)
+    words = ["finetune", f"--init_from={random_model}", f"--train={tmp_path / 'train.tsv'}", f"--model_dir={tmp_path / 'model'}"]
+    assert cli.main([*words, *flags]) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
+    assert all(name in line for name in named), line
+    assert not (tmp_path / "model").exists()
+
+
+def test_an_unseen_label_of_held_out_texts_is_named(random_model, tmp_path, capsys):
+    (tmp_path / "train.tsv").write_text(TRAIN)
+    (tmp_path / "dev.tsv").write_text("text\tlabel\nit ends\tugly\n")
+    words = ["finetune", f"--init_from={random_model}", f"--train={tmp_path / 'train.tsv'}"]
+    assert cli.main([*words, f"--validation={tmp_path / 'dev.tsv'}", f"--model_dir={tmp_path / 'model'}"]) == 2
+    assert not (tmp_path / "model").exists()
+    assert "dev.tsv:2: the label 'ugly' is not among the training labels bad, good" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (("--label=label",), "unseen"),
+        ((), "--output"),
+        (("--output=out.xlsx",), ".jsonl"),
+        (("--probabilities", "--label=label"), "--output"),
+        (("--text=body", "--output=out.tsv"), "'body'"),
+    ],
+)
+def test_mistakes_of_predict(classifier, tmp_path, capsys, monkeypatch, flags, named):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "new.csv", [("it ends", "here", "unseen")])
+    assert cli.main(["predict", f"--model_dir={classifier.model_dir}", "--input=new.csv", *flags]) == 2
+    assert named in capsys.readouterr().err
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_other_folders_predict_nothing(random_model, tmp_path, capsys):
+    (tmp_path / "new.tsv").write_text("text\nit ends\n")
+    for folder, named in ((random_model, "no config.gin"), (tmp_path / "none", "none")):
+        words = ["predict", f"--model_dir={folder}", f"--input={tmp_path / 'new.tsv'}", f"--output={tmp_path / 'out.tsv'}"]
+        assert cli.main(words) == 2
+        assert named in capsys.readouterr().err
