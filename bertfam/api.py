@@ -141,31 +141,37 @@ class FineTunedModel(Model):
 
     predictor: Predictor
 
-    def predict(self, texts: Sequence[str | tuple[str, str]], batch_size: int = 32) -> list[Any]:
-        """Predict the label of each text.
+    def predict(self, texts: Sequence[Any], batch_size: int = 32) -> list[Any]:
+        """Predict the label of each text, or of each word.
 
         Args:
-          texts: texts, or pairs of two texts where the model was trained on pairs.
+          texts: texts; pairs of two texts where the model was trained on pairs; or lists of words where it was trained on words.
           batch_size: texts at a time.
 
         Returns:
-          for each text the name of its class; the names of its classes, for a model with several; or its number.
+          for each text the name of its class; the names of its classes, for a model with several; its number; or the tags of its
+          words.
 
         Raises:
-          UserError: `texts` are no list of texts, or of pairs where the model was trained on pairs.
+          UserError: `texts` are no list of texts, or not of pairs or words where the model was trained on these.
         """
+        head = self.predictor.objective.head
+        if head.labels_words:
+            sentences = [check_texts(words, f"texts[{place}]") for place, words in enumerate(check_list(texts, "texts"))]
+            outputs = self.predictor.word_outputs(sentences, batch_size)
+            return [[row[0] for row in predictions(head, own)] for own in outputs]
         return [row[0] for row in predictions(self.predictor.objective.head, self._outputs(texts, batch_size))]
 
-    def probabilities(self, texts: Sequence[str | tuple[str, str]], batch_size: int = 32) -> list[dict[str, float]]:
+    def probabilities(self, texts: Sequence[Any], batch_size: int = 32) -> list[dict[str, float]]:
         """Predict the probability of each class of each text, by the names of the classes; see `predict`.
 
         Raises:
-          UserError: as `predict`, or if the model predicts numbers.
+          UserError: as `predict`, or if the model predicts numbers or tags of words.
         """
         head = self.predictor.objective.head
         classes = getattr(head, "classes", None)
-        if classes is None:
-            raise UserError("the model predicts numbers, which have no probabilities: use predict")
+        if classes is None or head.labels_words:
+            raise UserError("only classes of texts have probabilities here: use predict")
         rows = predictions(head, self._outputs(texts, batch_size), probabilities=True)
         return [dict(zip(classes, row[-len(classes) :], strict=True)) for row in rows]
 

@@ -127,14 +127,15 @@ def start_features(shape: RowShape) -> dict[str, FeatureSpec]:
     return _specs(("sequence_start_positions",), shape)
 
 
-def label_features(shape: RowShape, count: int) -> dict[str, FeatureSpec]:
+def label_features(shape: RowShape, count: int | None) -> dict[str, FeatureSpec]:
     """Return the features that a fine-tuned head reads: the position of [CLS] and the labels of each row.
 
     Args:
       shape: Sizes of the rows.
-      count: Number of labels.
+      count: Number of labels; None: one for each token, whose weight is 1 at the first token of each word.
     """
-    specs = {name: FeatureSpec((count,), "float32", (None,)) for name in ("labels", "label_weights")}
+    size, axis = (shape.length, "length") if count is None else (count, None)
+    specs = {name: FeatureSpec((size,), "float32", (axis,)) for name in ("labels", "label_weights")}
     return start_features(shape) | specs
 
 

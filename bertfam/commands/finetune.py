@@ -13,6 +13,7 @@ from bertfam.errors import UserError
 if TYPE_CHECKING:
     from bertfam.config import Config, Defaults, Override
     from bertfam.data.corpora.labelled_files import LabelledFiles
+    from bertfam.data.corpora.tagged_files import TaggedFiles
     from bertfam.finetuning.survey import Survey
     from bertfam.session import OpenTeacher
 
@@ -26,7 +27,7 @@ after each epoch, and keeps the checkpoint with the lowest held-out loss besides
 so does --model_dir=DIR alone. `bertfam export` writes a folder that transformers' pipeline("text-classification") loads.
 All other settings are bound by --gin.NAME=value: --gin.AdamW.layer_decay=0.8 --gin.SEED=1."""
 
-_FILES = ("objectives/fine_tuning.gin",)
+_TEXTS, _TAGGING = "objectives/fine_tuning.gin", "objectives/tagging.gin"
 _WARMUP = 0.1  # share of the updates
 
 
@@ -41,6 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--regression", action="store_true", help="labels are numbers to predict, not classes")
     group.add_argument(
         "--multi_label", action="store_true", help="a text has any number of classes, separated by commas or in a JSON list"
+    )
+    group.add_argument(
+        "--tagging",
+        action="store_true",
+        help="each word has a label, such as a named entity: files of one word per line, with blank lines between sentences "
+        "(--text=1 --label=2), or jsonl with lists (--text=tokens --label=tags)",
     )
     add_records(group)
     group = parser.add_argument_group("training")
@@ -61,9 +68,9 @@ def add_records(group: argparse._ArgumentGroup) -> None:
     """Declare the flags about the format of files with columns."""
     group.add_argument(
         "--format",
-        choices=("tsv", "csv", "jsonl"),
+        choices=("tsv", "csv", "jsonl", "conll", "conllu"),
         dest="record_format",
-        help="format of all files (default: as the extension of each name says)",
+        help="format of all files (default: as the extension of each name says; of tagged words conll)",
     )
     group.add_argument("--no_header", action="store_true", help="the first line of tsv or csv files is a record too")
     group.add_argument(
@@ -71,15 +78,28 @@ def add_records(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def check_format(args: argparse.Namespace, *, tagging: bool) -> None:
+    """Raise UserError for a format and columns that do not go with the kind of labels."""
+    known = ("conll", "conllu", "jsonl") if tagging else ("tsv", "csv", "jsonl")
+    what = "tagged words" if tagging else "labelled texts"
+    if args.record_format not in (None, *known):
+        raise UserError(f"--format={args.record_format} is none of {what}; give one of {', '.join(known)}")
+    for name in ("text_pair", "no_header") if tagging else ():
+        if getattr(args, name):
+            raise UserError(f"--{name} does not go with {what}; leave it out")
+
+
 def main(args: argparse.Namespace) -> int:
     """Train; return the exit status."""
     given = argparse.Namespace(**_WITHOUT_TEXT | vars(args))
     if args.train:
-        if args.regression and args.multi_label:
-            raise UserError("--regression and --multi_label are two kinds of labels; give one of them")
+        kinds = [f"--{name}" for name in ("regression", "multi_label", "tagging") if getattr(args, name)]
+        if len(kinds) > 1:
+            raise UserError(f"{kinds[0]} and {kinds[1]} are two kinds of labels; give one of them")
+        check_format(args, tagging=args.tagging)
         if not args.init_from:
             raise UserError("--train starts from a pretrained model: name its folder with --init_from=DIR")
-        given.gin_file = [*_FILES, *args.gin_file]
+        given.gin_file = [_TAGGING if args.tagging else _TEXTS, *args.gin_file]
         return pretrain.train(given, LabelFlags(given))
     for name in _OF_TRAIN:
         if getattr(args, name):
@@ -92,9 +112,11 @@ _WITHOUT_TEXT: dict[str, Any] = dict.fromkeys(
     ("task", "marks", "alpha", "vocab", "cache_dir", "input_format", "text_field", "encoding", "language")
 ) | {"input": [], "language_input": [], "validation_input": []}
 _OF_TRAIN = (
-    *("validation", "text", "text_pair", "label", "regression", "multi_label", "record_format", "no_header", "record_encoding"),
-    *("epochs", "learning_rate", "batch_size", "length"),
+    *("validation", "text", "text_pair", "label", "regression", "multi_label", "tagging"),
+    *("record_format", "no_header", "record_encoding", "epochs", "learning_rate", "batch_size", "length"),
 )
+# Heads by the kind of label.
+_HEADS = {"class": "Classification", "classes": "MultiLabelClassification", "number": "Regression", "tags": "Tagging"}
 _FLAGS = {"record_format": "format", "record_encoding": "encoding"}
 
 
@@ -116,10 +138,20 @@ class LabelFlags:
         config = flags.load_config(self.args, gin_files, defaults=defaults)
         return OpenTeacher([*self._text_bindings(contents := survey(self._corpus())), *self._run_bindings(config, contents)])
 
-    def _corpus(self) -> LabelledFiles:
+    def _corpus(self) -> LabelledFiles | TaggedFiles:
         from bertfam.data.corpora.labelled_files import LabelledFiles
+        from bertfam.data.corpora.tagged_files import TaggedFiles
 
         args = self.args
+        if args.tagging:
+            return TaggedFiles(
+                tuple(args.train),
+                tuple(args.validation),
+                args.record_format,
+                args.text,
+                args.label,
+                encoding=args.record_encoding or TaggedFiles.encoding,
+            )
         return LabelledFiles(
             tuple(args.train),
             tuple(args.validation),
@@ -138,8 +170,10 @@ class LabelFlags:
         from bertfam.config.values import bindings_of
 
         corpus, origin = contents.corpus, f"--train={self.args.train[0]}"
-        head = {"class": "Classification", "classes": "MultiLabelClassification", "number": "Regression"}[corpus.kind]
-        lines = ["TextData.corpus = @LabelledFiles()", f"Labels.count = {corpus.labels}", f"FineTuning.head = @{head}()"]
+        head = _HEADS[getattr(corpus, "kind", "tags")]
+        lines = [f"TextData.corpus = @{type(corpus).__name__}()", f"FineTuning.head = @{head}()"]
+        if not corpus.labels_words:
+            lines.append(f"Labels.count = {corpus.labels}")
         if corpus.classes:
             lines.append(f"{head}.classes = {corpus.classes!r}")
         return [Override(line, origin) for line in lines] + bindings_of(corpus, origin)

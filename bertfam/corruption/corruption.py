@@ -72,6 +72,11 @@ class TextCorruption(Corruption):
         return 0
 
     @property
+    def labels_words(self) -> bool:
+        """True if the labels are those of each word, and not of each document."""
+        return False
+
+    @property
     def decoder_start(self) -> Start | None:
         """The token that the decoder reads first; None where rows have no encoder, or no decoder."""
         return None

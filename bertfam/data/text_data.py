@@ -120,7 +120,7 @@ class TextData:
         """Raise UserError if a corpus has no marks, no pairs or no text that the noise requires."""
         for name, corpus in self.corpora.items():
             label = "the text" if name == TEXT else f"corpus {name}"
-            self._check_labels(label, corpus.labels)
+            self._check_labels(label, corpus.labels, corpus.labels_words)
             if not corpus.units:
                 self._check_units(label, has_units=False)
             if corpus.pairs:
@@ -128,13 +128,17 @@ class TextData:
             elif not self.corruption.reads_text:
                 self.refuse_text(label)
 
-    def _check_labels(self, name: str, labels: int) -> None:
-        if labels != self.corruption.labels:
-            noise = type(self.corruption).__name__
+    def _check_labels(self, name: str, labels: int, words: bool) -> None:
+        noise = self.corruption
+        if (labels, words) != (noise.labels, noise.labels_words):
+            own, needed = (
+                f"{plural(count, 'label')} per {'word' if of_words else 'document'}"
+                for count, of_words in ((labels, words), (noise.labels, noise.labels_words))
+            )
             raise UserError(
-                f"{name} has {plural(labels, 'label')} per document, and {noise} requires {self.corruption.labels}: set "
-                "TextData.corpus to @LabelledFiles() and TextData.corruption to @Labels() for labelled texts, whose Labels.count "
-                "is that of their labels, and to others for texts without labels"
+                f"{name} has {own}, and {type(noise).__name__} requires {needed}: set TextData.corpus to @LabelledFiles() and "
+                "TextData.corruption to @Labels() for labelled texts, with Labels.count labels each; to @TaggedFiles() and "
+                "@Tags() for words with tags; and to others for text without labels"
             )
 
     def _check_units(self, name: str, *, has_units: bool) -> None:
@@ -216,7 +220,7 @@ class TextData:
             return pairs.examples(documents, size, seed, PairFrame(tokens, start))
         if not self.corruption.reads_text:
             self.refuse_text(documents.name)
-        self._check_labels(documents.name, documents.label_count)
+        self._check_labels(documents.name, documents.label_count, documents.labels_words)
         length = self.corruption.raw_length(length)
         return self._layout.examples(documents, length, seed, tokens, self.corruption.form)
 

@@ -12,9 +12,11 @@ import numpy as np
 from bertfam.config.state import preserve_gin
 from bertfam.corruption import keys
 from bertfam.data.corpora.labelled_files import UNKNOWN, LabelledFiles
-from bertfam.data.rows.labelled_texts import LabelledTexts
+from bertfam.data.corpora.tagged_files import TaggedFiles
+from bertfam.data.rows.labelled_texts import LabelledTexts, frame_size
+from bertfam.data.rows.tagged_words import TaggedWords
 from bertfam.data.token_cache.documents import Documents
-from bertfam.data.token_cache.tokenize import tokenise_labelled
+from bertfam.data.token_cache.tokenize import Block, tokenise_labelled
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
 from bertfam.objectives.fine_tuning.objective import FineTuning
@@ -25,6 +27,7 @@ from bertfam.training.model_dir import open_model, read_run
 _SHORTEST = 32  # tokens of the shortest rows; each length is compiled once, and twice the one before
 # Texts that are tokenised together and then sorted by length, so that rows of a batch have little padding.
 _WINDOW = 64
+_READ = ("encoder_input_tokens", "encoder_segment_ids", "encoder_token_type_ids", "sequence_start_positions")
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Predictor:
       objective: The objective that it was trained with.
       params: Its parameters.
       vocabulary: Its vocabulary.
-      corpus: The labelled files that it was trained on; None if it was trained on a token cache alone.
+      corpus: The files that it was trained on; None if it was trained on a token cache alone.
       length: Tokens of a row, beyond which texts are cut off.
       step: Step of its checkpoint.
     """
@@ -43,7 +46,7 @@ class Predictor:
     objective: FineTuning
     params: Any
     vocabulary: Vocabulary
-    corpus: LabelledFiles | None
+    corpus: LabelledFiles | TaggedFiles | None
     length: int
     step: int
 
@@ -54,25 +57,64 @@ class Predictor:
           UserError: If a text has not as many strings as those that the model was trained on.
         """
         self._check_parts(texts)
+        labels = self.objective.head.labels
         found = np.zeros((len(texts), self.objective.head.outputs), np.float32)
         for begin in range(0, len(texts), _WINDOW * batch_size):
             window = texts[begin : begin + _WINDOW * batch_size]
-            for indices, rows in self._batches(window, batch_size):
-                found[begin + indices] = np.asarray(self._apply(self.params, rows))[: len(indices)]
+            block = tokenise_labelled(self.vocabulary, [[*parts, " ".join([UNKNOWN] * labels)] for parts in window])
+            bounds = np.concatenate([[0], np.cumsum(block.documents)])
+            rows = self._rows(LabelledTexts(), block, bounds, block.labels, labels)
+            for indices, outputs in self._outputs(rows, batch_size):
+                found[begin + indices] = outputs
         return found
+
+    def word_outputs(self, sentences: Sequence[Sequence[str]], batch_size: int = 32) -> list[np.ndarray]:
+        """Compute the outputs of a head of words for sentences, lists of words: float32[words, outputs] each.
+
+        A sentence that is longer than a row is divided between words. A word without tokens has outputs of 0.
+        """
+        found: list[np.ndarray] = []
+        for begin in range(0, len(sentences), _WINDOW * batch_size):
+            window = sentences[begin : begin + _WINDOW * batch_size]
+            block = tokenise_labelled(self.vocabulary, [[*words, ""] for words in window], words=True)
+            # The label of a word is its number, so that the rows say where its first token is.
+            numbers = np.arange(len(block.sentences), dtype=np.float32)
+            rows = self._rows(TaggedWords(), block, self._pieces(block), numbers, 1)
+            outputs_of_words = np.zeros((len(numbers), self.objective.head.outputs), np.float32)
+            for indices, outputs in self._outputs(rows, batch_size):
+                row, position = np.nonzero(rows["label_weights"][indices])
+                words = rows["labels"][indices[row], position].astype(np.int64)
+                outputs_of_words[words] = outputs[row, position]
+            found += np.split(outputs_of_words, np.cumsum(block.documents)[:-1])
+        return found
+
+    def _pieces(self, block: Block) -> np.ndarray:
+        """Return the first word of each piece of a sentence that fits into a row, and the number of words: int64[pieces + 1]."""
+        frame = self.vocabulary.token_ids.frame
+        assert frame is not None
+        room, starts = self.length - frame_size(frame, is_pair=False), [0]
+        ends, size = set(np.cumsum(block.documents).tolist()), 0
+        for word, tokens in enumerate(block.sentences.tolist()):
+            if size and size + tokens > room:
+                starts.append(word)
+                size = 0
+            size += tokens
+            if word + 1 in ends:
+                starts.append(word + 1)
+                size = 0
+        return np.array(starts)
 
     def _check_parts(self, texts: Sequence[Sequence[str]]) -> None:
         count = len(texts[0]) if texts else 1
-        if self.corpus is not None:
+        if isinstance(self.corpus, LabelledFiles):
             count = 1 if self.corpus.text_pair is None else 2
         wrong = next((number for number, parts in enumerate(texts) if len(parts) != count), None)
         if wrong is not None or count > 2:
             needed = "pairs of texts, (FIRST, SECOND)" if count == 2 else "single texts"
             raise UserError(f"the model reads {needed}, and text {(wrong or 0) + 1} is {plural(len(texts[wrong or 0]), 'text')}")
 
-    def _batches(self, texts: Sequence[Sequence[str]], batch_size: int) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-        """Yield batches of rows of similar length, each with the indices of its texts: int64[n], n <= batch_size."""
-        rows = self._rows(texts)
+    def _outputs(self, rows: dict[str, np.ndarray], batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield the outputs of rows in batches of similar length, each with the indices int64[n] of its rows, n <= batch_size."""
         sizes = (rows["encoder_segment_ids"] > 0).sum(axis=1)
         order = np.argsort(sizes, kind="stable")
         for begin in range(0, len(order), batch_size):
@@ -80,7 +122,8 @@ class Predictor:
             # Every batch of a length has as many rows, so that it is compiled once.
             chosen = np.pad(indices, (0, batch_size - len(indices)), mode="edge")
             length = self._row_length(int(sizes[indices].max()))
-            yield indices, {name: value[chosen, :length] for name, value in rows.items()}
+            batch = {name: rows[name][chosen, :length] for name in _READ}
+            yield indices, np.asarray(self._apply(self.params, batch))[: len(indices)]
 
     def _row_length(self, size: int) -> int:
         """Return the length of the rows that hold `size` tokens: a power of 2 times `_SHORTEST`, or that of the run."""
@@ -89,20 +132,29 @@ class Predictor:
             length *= 2
         return min(length, self.length)
 
-    def _rows(self, texts: Sequence[Sequence[str]]) -> dict[str, np.ndarray]:
-        labels = self.objective.head.labels
-        block = tokenise_labelled(self.vocabulary, [[*parts, " ".join([UNKNOWN] * labels)] for parts in texts])
+    def _rows(
+        self, layout: LabelledTexts | TaggedWords, block: Block, bounds: np.ndarray, labels: np.ndarray | None, count: int
+    ) -> dict[str, np.ndarray]:
+        """Make the rows of tokenised texts.
+
+        Args:
+          layout: The layout of the rows.
+          block: The tokens.
+          bounds: int64[rows + 1], the first text or word of each row, and the number of them.
+          labels: See `Documents.labels`.
+          count: See `Documents.label_count`.
+        """
         documents = Documents(
             "the input",
             block.tokens,
             np.concatenate([[0], np.cumsum(block.sentences)]),
-            np.concatenate([[0], np.cumsum(block.documents)]),
-            labels=block.labels,
-            label_count=labels,
+            bounds,
+            labels=labels,
+            label_count=count,
+            labels_words=isinstance(layout, TaggedWords),
         )
-        examples = LabelledTexts().examples(documents, self.length, 0, self.vocabulary.token_ids)
-        indices = np.arange(len(texts))
-        return examples.rows(indices, keys.fold(0, indices))
+        indices = np.arange(len(documents))
+        return layout.examples(documents, self.length, 0, self.vocabulary.token_ids).rows(indices, keys.fold(0, indices))
 
     @cached_property
     def _apply(self) -> Any:
@@ -142,7 +194,7 @@ def open_predictor(model_dir: str | Path, step: int | None = None, *, average: b
         objective,
         opened.params,
         opened.vocabulary,
-        corpus if isinstance(corpus, LabelledFiles) else None,
+        corpus if isinstance(corpus, LabelledFiles | TaggedFiles) else None,
         opened.run.stages[-1].length,
         opened.step,
     )

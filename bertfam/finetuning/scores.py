@@ -57,6 +57,37 @@ def score(head: Head, outputs: np.ndarray, labels: np.ndarray) -> dict[str, floa
     return {name: float(value) for name, value in scores.items()}
 
 
+def score_tags(head: Head, outputs: Sequence[np.ndarray], tags: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Compute the scores of tags of words: "accuracy" of words, and of tags such as B-PER those of entities by seqeval.
+
+    The latter are "precision", "recall" and "f1" of whole entities, with their kind.
+
+    Args:
+      head: The head that makes the predictions.
+      outputs: float32[words, outputs] of each sentence.
+      tags: The true tag of each word of each sentence.
+
+    Raises:
+      UserError: If seqeval is not installed, or a tag is not one of the head's.
+    """
+    classes = getattr(head, "classes", ())
+    unknown = next((tag for own in tags for tag in own if tag not in classes), None)
+    if unknown is not None:
+        raise UserError(f"the tag {unknown!r} is not among the training tags {', '.join(classes[:10])}; name others with --label")
+    predicted = [[classes[index] for index in own.argmax(axis=1)] for own in outputs]
+    pairs = [(one, true) for own, trues in zip(predicted, tags, strict=True) for one, true in zip(own, trues, strict=True)]
+    scores = {"accuracy": sum(one == true for one, true in pairs) / max(len(pairs), 1)}
+    if all(name == "O" or name[:2] in ("B-", "I-") for name in classes):
+        try:
+            from seqeval import metrics
+        except ImportError as error:
+            raise UserError("scores of entities need seqeval: pip install 'bertfam[finetune]', or leave --label out") from error
+        true = [list(own) for own in tags]
+        for name, metric in (("precision", metrics.precision_score), ("recall", metrics.recall_score), ("f1", metrics.f1_score)):
+            scores[name] = float(metric(true, predicted, zero_division=0))
+    return scores
+
+
 def describe(scores: dict[str, float]) -> Sequence[str]:
     """Return a line for each score."""
     width = max(map(len, scores))

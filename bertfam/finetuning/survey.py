@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any
 
 from bertfam.data.corpora.labelled_files import LabelledFiles, name_of, names_of, number_of
+from bertfam.data.corpora.tagged_files import TaggedFiles
 from bertfam.errors import UserError
 
 _MANY_TEXTS, _MANY_CLASSES = 50, 0.5
@@ -19,15 +20,15 @@ class Survey:
     Attributes:
       corpus: The files, with the classes of the training texts, in order: whole numbers by value, names by their letters.
       texts: Number of training texts.
-      counts: Training texts of each class; empty for numbers.
+      counts: Training texts, or words, of each class; empty for numbers.
     """
 
-    corpus: LabelledFiles
+    corpus: LabelledFiles | TaggedFiles
     texts: int
     counts: dict[str, int]
 
 
-def survey(corpus: LabelledFiles) -> Survey:
+def survey(corpus: LabelledFiles | TaggedFiles) -> Survey:
     """Read all training files twice and the held-out files once.
 
     Raises:
@@ -35,14 +36,11 @@ def survey(corpus: LabelledFiles) -> Survey:
     """
     counts, example = Counter[str](), ""
     for where, _, label in chain.from_iterable(map(corpus.records, corpus.files("train"))):
-        if corpus.kind == "number":
-            number_of(label, where)
-        else:
-            counts.update(names_of(label, where) if corpus.kind == "classes" else [name_of(_plain(label, where), where)])
+        counts.update(_names(corpus, label, where))
         example = example or where
     if not example:
         raise UserError(f"{', '.join(map(str, corpus.files('train')[:3]))}: no records")
-    if corpus.kind == "class":
+    if isinstance(corpus, LabelledFiles) and corpus.kind == "class":
         _check_classes(counts, example)
     classes = tuple(sorted(counts, key=_by_value(counts)))
     corpus = dataclasses.replace(corpus, classes=classes)
@@ -55,11 +53,18 @@ def survey(corpus: LabelledFiles) -> Survey:
     return Survey(corpus, texts, {name: counts[name] for name in classes})
 
 
-def _plain(label: Any, where: str) -> Any:
-    """Return the label of one class; raise UserError for a list, which several classes have."""
+def _names(corpus: LabelledFiles | TaggedFiles, label: Any, where: str) -> list[str]:
+    """Return the names of the classes of a label, none of a number; raise UserError if it is not of the stated kind."""
+    if isinstance(corpus, TaggedFiles):
+        return list(label)
+    if corpus.kind == "number":
+        number_of(label, where)
+        return []
+    if corpus.kind == "classes":
+        return names_of(label, where)
     if isinstance(label, list):
-        raise UserError(f"{where}: the label is a list; texts with several labels need --multi_label")
-    return label
+        raise UserError(f"{where}: the label is a list; texts with several labels need --multi_label, tagged words --tagging")
+    return [name_of(label, where)]
 
 
 def _check_classes(counts: Counter[str], example: str) -> None:

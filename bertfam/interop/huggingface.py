@@ -22,7 +22,7 @@ from bertfam.errors import UserError, warn_once
 from bertfam.interop.folders import model_folders_in
 from bertfam.interop.safetensors import SINGLE, StoredTensor, open_tensors, write_tensors
 from bertfam.models import families
-from bertfam.models.mapping import CLASSIFIER, Entry, Family, LanguageModelFamily
+from bertfam.models.mapping import CLASSIFIERS, Entry, Family, LanguageModelFamily
 from bertfam.storage.files import check_unused, new_folder
 from bertfam.storage.paths import check_whole, local, missing_folder, to_path
 from bertfam.storage.untrusted import read_json, shown
@@ -132,7 +132,7 @@ def _open(folder: Path) -> _Opened:
     tensors = _with_known_names(stored, family, folder)
     config, tensors = _with_ties(config, tensors, family)
 
-    entries = tuple(entry for entry in family.entries(config) if entry.part != CLASSIFIER)
+    entries = tuple(entry for entry in family.entries(config) if entry.part not in CLASSIFIERS)
     foreign = _is_foreign(content.get("architectures"), family, path)
     if _present(entries, config, tensors, False) == {"embeddings", "encoder"} < {entry.part for entry in entries}:
         raise UserError(
@@ -207,7 +207,7 @@ def _is_foreign(architectures: Any, family: Family, path: Path) -> bool:
     if not isinstance(stated, list) or not all(isinstance(name, str) for name in stated):
         raise UserError(f"{path}: architectures is {shown(stated)}, and must be a list of names of classes")
     return bool(stated) and set(stated).isdisjoint(
-        name for parts, name in family.architectures.items() if CLASSIFIER not in parts
+        name for parts, name in family.architectures.items() if not parts & CLASSIFIERS
     )
 
 

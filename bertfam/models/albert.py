@@ -10,7 +10,7 @@ from typing_extensions import override
 from bertfam.errors import UserError
 from bertfam.features import SENTENCES
 from bertfam.layers.activations import Activation
-from bertfam.models.bert import BertConfig, masked_lm_entries, read_values, write_values
+from bertfam.models.bert import BertConfig, masked_lm_entries, read_values, token_classifier_entries, write_values
 from bertfam.models.encoder import pooler, sentence_head
 from bertfam.models.mapping import Entry, Family, dense, norm
 
@@ -133,6 +133,7 @@ def entries(config: AlbertConfig) -> tuple[Entry, ...]:
         *masked_lm_entries(config, *(f"predictions.{name}" for name in ("dense", "LayerNorm", "decoder", "bias"))),
         *dense(f"{_SOP.head}/dense", "sop_classifier.classifier"),
         *dense("classifier/output", "classifier"),
+        *token_classifier_entries(),
     )
 
 
@@ -153,6 +154,7 @@ ALBERT = Family(
         frozenset({"encoder", "pooler"}): "AlbertModel",
         frozenset({"encoder", "pooler", "mlm_head", _SOP.head}): "AlbertForPreTraining",
         frozenset({"encoder", "pooler", "classifier"}): "AlbertForSequenceClassification",
+        frozenset({"encoder", "token_classifier"}): "AlbertForTokenClassification",
     },
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,

@@ -143,6 +143,15 @@ class BertConfig(Sizes):
         output = OutputLayer(outputs, self.classifier_dropout_rate, self.initializer_range, execution)
         return Classifier("cls", output, pooler(self, execution))
 
+    def token_classifier(self, outputs: int, execution: Execution = _EXECUTION) -> Classifier:
+        """Return the head that predicts a label of each token: dropout and a linear layer."""
+        return Classifier(None, OutputLayer(outputs, self.token_classifier_dropout_rate, self.initializer_range, execution))
+
+    @property
+    def token_classifier_dropout_rate(self) -> float:
+        """Dropout rate of the classifier of tokens."""
+        return self.classifier_dropout_rate
+
     @property
     def classifier_dropout_rate(self) -> float:
         """Dropout rate of the classifier of texts."""
@@ -433,12 +442,19 @@ def entries(config: BertConfig, prefix: str = "bert.") -> tuple[Entry, ...]:
         *masked_lm_entries(config, f"{head}transform.dense", f"{head}transform.LayerNorm", f"{head}decoder", bias),
         *dense("nsp_head/dense", "cls.seq_relationship"),
         *dense("classifier/output", "classifier"),
+        *token_classifier_entries(),
     )
 
 
-def dense_classifier_entries(prefix: str = "classifier.") -> tuple[Entry, ...]:
-    """Return the entries of `BertConfig.dense_classifier`."""
-    return (*dense("classifier/dense", f"{prefix}dense"), *dense("classifier/output", f"{prefix}out_proj"))
+def token_classifier_entries() -> tuple[Entry, ...]:
+    """Return the entries of `BertConfig.token_classifier`."""
+    return dense("token_classifier/output", "classifier")
+
+
+def dense_classifier_entries() -> tuple[Entry, ...]:
+    """Return the entries of `BertConfig.dense_classifier`, and of the classifier of tokens."""
+    own = (*dense("classifier/dense", "classifier.dense"), *dense("classifier/output", "classifier.out_proj"))
+    return (*own, *token_classifier_entries())
 
 
 def sentence_heads(config: EncoderConfig) -> dict[str, nn.Module]:
@@ -459,6 +475,7 @@ BERT = Family(
         frozenset({"encoder", "pooler", "nsp_head"}): "BertForNextSentencePrediction",
         frozenset({"encoder", "pooler", "mlm_head", "nsp_head"}): "BertForPreTraining",
         frozenset({"encoder", "pooler", "classifier"}): "BertForSequenceClassification",
+        frozenset({"encoder", "token_classifier"}): "BertForTokenClassification",
     },
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,

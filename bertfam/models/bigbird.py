@@ -15,7 +15,7 @@ from bertfam.layers.execution import Execution
 from bertfam.layers.heads.classification import Classifier
 from bertfam.models import bert
 from bertfam.models.bert import BertConfig
-from bertfam.models.mapping import Entry, Family, dense
+from bertfam.models.mapping import CLASSIFIERS, Entry, Family, dense
 from bertfam.models.roberta import RobertaConfig
 
 _EXECUTION = Execution()
@@ -180,7 +180,7 @@ def config_to_huggingface(config: BigBirdConfig) -> dict[str, Any]:
 
 def entries(config: BigBirdConfig) -> tuple[Entry, ...]:
     """Return the entries of every parameter of the encoder and of all heads."""
-    as_bert = [entry for entry in bert.entries(config) if entry.part not in ("pooler", "classifier")]
+    as_bert = [entry for entry in bert.entries(config) if entry.part not in ("pooler", *CLASSIFIERS)]
     return (*as_bert, *dense("pooler/dense", "bert.pooler"), *bert.dense_classifier_entries())
 
 
@@ -196,6 +196,7 @@ BIGBIRD = Family(
         frozenset({"encoder", "pooler"}): "BigBirdModel",
         frozenset({"encoder", "pooler", "mlm_head", "nsp_head"}): "BigBirdForPreTraining",
         frozenset({"encoder", "classifier"}): "BigBirdForSequenceClassification",
+        frozenset({"encoder", "token_classifier"}): "BigBirdForTokenClassification",
     },
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,

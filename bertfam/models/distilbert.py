@@ -9,7 +9,7 @@ from typing_extensions import override
 from bertfam.errors import UserError
 from bertfam.layers.execution import Execution
 from bertfam.layers.heads.classification import Classifier
-from bertfam.models.bert import BertConfig, masked_lm_entries, read_values, write_values
+from bertfam.models.bert import BertConfig, masked_lm_entries, read_values, token_classifier_entries, write_values
 from bertfam.models.mapping import Entry, Family, dense, norm
 
 _EXECUTION = Execution()
@@ -26,6 +26,11 @@ class DistilBertConfig(BertConfig):
     @override
     def classifier_dropout_rate(self) -> float:
         return 0.2  # `seq_classif_dropout`, whatever the rate of the layers is
+
+    @property
+    @override
+    def token_classifier_dropout_rate(self) -> float:
+        return self.dropout_rate
 
     @override
     def classifier(self, outputs: int, execution: Execution = _EXECUTION) -> Classifier:
@@ -99,6 +104,7 @@ def entries(config: DistilBertConfig) -> tuple[Entry, ...]:
         *masked_lm_entries(config, "vocab_transform", "vocab_layer_norm", "vocab_projector", "vocab_projector.bias"),
         *dense("classifier/dense", "pre_classifier"),
         *dense("classifier/output", "classifier"),
+        *token_classifier_entries(),
     )
 
 
@@ -111,6 +117,7 @@ DISTILBERT = Family(
         frozenset({"encoder"}): "DistilBertModel",
         frozenset({"encoder", "mlm_head"}): "DistilBertForMaskedLM",
         frozenset({"encoder", "classifier"}): "DistilBertForSequenceClassification",
+        frozenset({"encoder", "token_classifier"}): "DistilBertForTokenClassification",
     },
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,

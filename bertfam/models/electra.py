@@ -116,6 +116,7 @@ ELECTRA = Family(
         frozenset({"encoder", "rtd_head"}): "ElectraForPreTraining",
         frozenset({"encoder", "mlm_head"}): "ElectraForMaskedLM",
         frozenset({"encoder", "classifier"}): "ElectraForSequenceClassification",
+        frozenset({"encoder", "token_classifier"}): "ElectraForTokenClassification",
     },
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,

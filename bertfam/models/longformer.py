@@ -196,6 +196,7 @@ LONGFORMER = Family(
         frozenset({"encoder", "mlm_head"}): "LongformerForMaskedLM",
         frozenset({"encoder", "pooler"}): "LongformerModel",
         frozenset({"encoder", "classifier"}): "LongformerForSequenceClassification",
+        frozenset({"encoder", "token_classifier"}): "LongformerForTokenClassification",
     },
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,

@@ -14,8 +14,10 @@ from bertfam.layers.activations import Activation
 from bertfam.models.encoder import init_encoder_parts
 from bertfam.models.language_model import init_language_model_parts
 
-# Part of the classifier of a fine-tuned model. Its outputs are those of a task, so that it is written and never read.
-CLASSIFIER = "classifier"
+# Parts of the classifiers of fine-tuned models, of texts and of words. Their outputs are those of a task, so that they are
+# written and never read.
+CLASSIFIER, TOKEN_CLASSIFIER = "classifier", "token_classifier"
+CLASSIFIERS = frozenset({CLASSIFIER, TOKEN_CLASSIFIER})
 
 Layout = Literal[
     "vector", "row", "matrix", "leading_axis", "output_first", "linear", "linear_from_heads", "conv1d", "conv1d_from_heads"

@@ -163,6 +163,10 @@ class ModernBertConfig(Sizes):
         )
         return Classifier(self.classifier_pooling, output)
 
+    def token_classifier(self, outputs: int, execution: Execution = _EXECUTION) -> Classifier:
+        """Return the head that predicts a label of each token: the layers of `classifier`."""
+        return self.classifier(outputs, execution)._replace(pooling=None)
+
     def flops(self, length: int, predictions: int) -> int:
         """Return the matrix-product FLOPs of one row of one training step.
 
@@ -405,6 +409,9 @@ def entries(config: ModernBertConfig) -> tuple[Entry, ...]:
         Entry("classifier/dense/kernel", "head.dense.weight", "linear"),
         Entry("classifier/norm/scale", "head.norm.weight", "vector"),
         *dense("classifier/output", "classifier"),
+        Entry("token_classifier/dense/kernel", "head.dense.weight", "linear"),
+        Entry("token_classifier/norm/scale", "head.norm.weight", "vector"),
+        *dense("token_classifier/output", "classifier"),
         *([] if config.tie_embeddings else untied),
     )
 
@@ -438,6 +445,7 @@ MODERNBERT = Family(
         frozenset({"encoder"}): "ModernBertModel",
         frozenset({"encoder", "mlm_head"}): "ModernBertForMaskedLM",
         frozenset({"encoder", "classifier"}): "ModernBertForSequenceClassification",
+        frozenset({"encoder", "token_classifier"}): "ModernBertForTokenClassification",
     },
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,

@@ -134,6 +134,7 @@ ROBERTA = Family(
         frozenset({"encoder", "mlm_head"}): "RobertaForMaskedLM",
         frozenset({"encoder", "pooler"}): "RobertaModel",
         frozenset({"encoder", "classifier"}): "RobertaForSequenceClassification",
+        frozenset({"encoder", "token_classifier"}): "RobertaForTokenClassification",
     },
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,

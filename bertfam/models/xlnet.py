@@ -18,7 +18,7 @@ from bertfam.layers.embeddings import Table, check_length, embed_words
 from bertfam.layers.execution import Execution
 from bertfam.layers.feed_forward import FeedForward
 from bertfam.layers.heads import pretraining
-from bertfam.layers.heads.classification import Classifier, DenseOutputLayer
+from bertfam.layers.heads.classification import Classifier, DenseOutputLayer, OutputLayer
 from bertfam.layers.initializers import normal
 from bertfam.layers.norm import LayerNorm
 from bertfam.layers.positions.relative_attention import RelativeAttention, RelativeRow, negated, sinusoids
@@ -97,6 +97,10 @@ class XLNetConfig(Sizes):
             outputs, "tanh", dropout_rate=0.1, initializer_range=self.initializer_range, execution=execution
         )
         return Classifier("cls", output)
+
+    def token_classifier(self, outputs: int, execution: Execution = _EXECUTION) -> Classifier:
+        """Return the head that predicts a label of each token: a linear layer."""
+        return Classifier(None, OutputLayer(outputs, 0.0, self.initializer_range, execution))
 
     def flops(self, length: int, predictions: int, memory: int = 0) -> int:
         """Return the matrix-product FLOPs of one row of one training step, with `memory` tokens of earlier rows.
@@ -364,6 +368,7 @@ def entries(config: XLNetConfig) -> tuple[Entry, ...]:
         *norm(f"{layer}feed_forward_norm", f"{theirs}ff.layer_norm"),
         *dense("classifier/dense", "sequence_summary.summary"),
         *dense("classifier/output", "logits_proj"),
+        *dense("token_classifier/output", "classifier"),
         Entry("mlm_head/bias", "lm_loss.bias", "vector", vocabulary=True),
         *([] if config.tie_embeddings else [Entry("mlm_head/decoder", "lm_loss.weight", "matrix", vocabulary=True)]),
     )
@@ -378,6 +383,7 @@ XLNET = Family(
         frozenset({"encoder"}): "XLNetModel",
         frozenset({"encoder", "mlm_head"}): "XLNetLMHeadModel",
         frozenset({"encoder", "classifier"}): "XLNetForSequenceClassification",
+        frozenset({"encoder", "token_classifier"}): "XLNetForTokenClassification",
     },
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,

@@ -33,8 +33,9 @@ def check_vocabulary_fits(data: TextData, tokens: TokenIds, folder: str | Path, 
         tokens.pieces[np.arange(count) % len(tokens.pieces)],
         np.arange(0, count + 1, _SENTENCE, dtype=np.int64),
         np.arange(0, documents * sentences + 1, sentences, dtype=np.int64),
-        labels=np.zeros(documents * labels, np.float32) if labels else None,
+        labels=np.zeros(documents * sentences * labels, np.float32) if labels else None,
         label_count=labels,
+        labels_words=data.corruption.labels_words,
     )
     key = keys.fold(0, 0)
     try:

@@ -58,9 +58,14 @@ class Corpus(ABC):
         """Numbers that label each document: 0 unless the corpus is labelled.
 
         The last line of a labelled document has them, separated by spaces; "nan" is a label that is not known. The lines before
-        are its texts: one or two, of which any may be empty.
+        are its texts: one or two, of which any may be empty; or its words, where `labels_words`.
         """
         return 0
+
+    @property
+    def labels_words(self) -> bool:
+        """True if each word of a document has a label, and not the document."""
+        return False
 
     @property
     def bare(self) -> "Corpus":

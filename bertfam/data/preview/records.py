@@ -76,7 +76,7 @@ def records(
                 "predictions": predictions,
                 "examples": examples,
                 "next_sentence": examples[0]["next_sentence"] if len(examples) == 1 else None,
-                **({"label": _described(features["labels"], features["label_weights"], classes)} if "labels" in rows else {}),
+                **({"label": _described(features, classes)} if "labels" in rows else {}),
                 "features": {name: value.tolist() for name, value in features.items()},
             }
         )
@@ -138,8 +138,12 @@ def sentences_of(rows: Mapping[str, np.ndarray]) -> Sentences | None:
     return next((sentences for sentences in SENTENCES.values() if sentences.labels in rows), None)
 
 
-def _described(labels: np.ndarray, weights: np.ndarray, classes: Sequence[str]) -> str | None:
-    """Return the label of a text in words; None if it is not known."""
+def _described(features: Mapping[str, np.ndarray], classes: Sequence[str]) -> str | None:
+    """Return the label of a text, or the tags of its words, in words; None if it is not known."""
+    labels, weights = features["labels"], features["label_weights"]
+    if len(labels) == len(features["encoder_input_tokens"]):
+        tags = labels[weights > 0].astype(int)
+        return " ".join(classes[tag] if classes else str(tag) for tag in tags)
     if not weights.all():
         return None
     if not classes:

@@ -42,9 +42,8 @@ class LabelledExamples:
     def __init__(self, documents: Documents, labels: Values, length: int, tokens: TokenIds, frame: TextFrame) -> None:
         """Create rows of `length` positions."""
         self._documents, self._labels, self._length, self._tokens, self._frame = documents, labels, length, tokens, frame
-        counts = np.diff(documents.sentence_bounds)
-        self._is_pair = bool(len(counts)) and int(counts[0]) == 2
-        lengths = np.diff(documents.sentence_starts).reshape(len(documents), -1)
+        lengths = self._text_lengths()
+        self._is_pair = lengths.shape[1] == 2
         room = length - frame_size(frame, is_pair=self._is_pair)
         if room < 2:
             raise UserError(f"length {length} is too short for a labelled text; use at least {length - room + 2}")
@@ -71,10 +70,10 @@ class LabelledExamples:
           `sequence_start_positions` int32[n, 1], the position of [CLS], and `labels`, `label_weights` float32[n, labels]; a label
           that is not known has weight 0.
         """
-        starts, count = self._documents.sentence_starts, 2 if self._is_pair else 1
+        starts, first_text = self._documents.sentence_starts, self._documents.sentence_bounds[examples]
         size = self._sizes[examples]
-        a_start, a_size = starts[count * examples], size[:, 0]
-        b_start, b_size = (starts[2 * examples + 1], size[:, 1]) if self._is_pair else (a_start, np.zeros_like(a_size))
+        a_start, a_size = starts[first_text], size[:, 0]
+        b_start, b_size = (starts[first_text + 1], size[:, 1]) if self._is_pair else (a_start, np.zeros_like(a_size))
         frame, place = self._frame, np.arange(self._length)
         between, after = (frame.between, frame.after_two) if self._is_pair else ((), frame.after_one)
         a_begin = len(frame.before)
@@ -95,9 +94,7 @@ class LabelledExamples:
                 tokens[row, begin + number], types[row, begin + number] = control
                 if control.id == self._tokens.cls:
                     cls_position = begin + number
-        values = self._labels.take(
-            (examples[:, None] * self._documents.label_count + np.arange(self._documents.label_count)).reshape(-1)
-        ).reshape(len(examples), -1)
+        values = self._label_values(examples, source, in_text)
         is_known = np.isfinite(values)
         return {
             "encoder_input_tokens": tokens,
@@ -107,6 +104,21 @@ class LabelledExamples:
             "labels": np.where(is_known, values, np.float32(0)),
             "label_weights": is_known.astype(np.float32),
         }
+
+    def _text_lengths(self) -> np.ndarray:
+        """Return the tokens of each text of each document: int64[documents, 1 or 2]."""
+        return np.diff(self._documents.sentence_starts).reshape(len(self._documents), -1)
+
+    def _label_values(self, examples: np.ndarray, source: np.ndarray, in_text: np.ndarray) -> np.ndarray:
+        """Return the labels of examples, nan where there is none: float32[n, labels].
+
+        Args:
+          examples: int64[n].
+          source: int64[n, length], the token of the text at each position.
+          in_text: bool[n, length], False at control tokens and padding, whose `source` means nothing.
+        """
+        count = self._documents.label_count
+        return self._labels.take((examples[:, None] * count + np.arange(count)).reshape(-1)).reshape(len(examples), count)
 
 
 @dataclass(frozen=True)

@@ -120,6 +120,7 @@ def build_with(
                     dtypes |= {"labels": "float32"} if corpus.labels else {}
                     kind: dict[str, Any] = {"pairs": True} if corpus.pairs else {}
                     kind |= {"labels": corpus.labels} if corpus.labels else {}
+                    kind |= {"labels_words": True} if corpus.labels_words else {}
                     written[name] = {
                         split: {"counts": asdict(split_counts), "dtypes": dtypes, **kind}
                         for split, split_counts in counts.items()
@@ -176,7 +177,9 @@ def _write_split(work: BuildFolder, name: str, tokeniser: Tokeniser, split: str,
     done = work.done(name, split) or {"part": 0, "read": 0, "characters": 0, "counts": {}}
     counts = Counts.from_json(done["counts"])
     progress = Progress(f"tokenising{label} {split}", [part.size for part in parts], counts, done["characters"])
-    writer = SplitWriter(work.cache / name / split, dtype, counts, units=corpus.units, labels=corpus.labels)
+    writer = SplitWriter(
+        work.cache / name / split, dtype, counts, units=corpus.units, labels=corpus.labels, labels_words=corpus.labels_words
+    )
     due = 0.0
 
     def record(part: int, read: int, characters: int) -> None:

@@ -8,9 +8,10 @@
 
 A feature is any ragged sequence of integers per document. Running text has two: `tokens` (uint16 or uint32) and
 `sentence_starts` (int64, positions in `tokens`); text with marked phrases and entities also has `units` (uint8, one per token,
-without offsets of its own), and labelled text has `labels` (float32, as many per document as "labels" in cache.json says,
-without offsets). A corpus of pairs has "pairs": true in cache.json: its documents are two sentences, inputs and
-targets, of which the inputs may be empty. The cache holds clean tokens, never noise. A single corpus is named "text".
+without offsets of its own). Labelled text has `labels` (float32, without offsets): as many per document as "labels" in cache.json
+says, or one per sentence with "labels_words": true. A corpus of pairs has "pairs": true in cache.json: its documents are two
+sentences, inputs and targets, of which the inputs may be empty. The cache holds clean tokens, never noise. A single corpus is
+named "text".
 
 A machine copies a small cache in a bucket to $BERTFAM_CACHE (see `bertfam.storage.mirror`) and maps the copy: the same bytes, so
 the same rows, at the speed of a disk. Shuffled rows are scattered over the ids, and each takes a request when read from the
@@ -125,7 +126,15 @@ class TokenCache:
         bounds = self._positions(folder, "offsets", counts["documents"] + 1, counts["sentences"])
         starts = self._positions(folder, "values", counts["sentences"] + 1, counts["tokens"])
         return Documents(
-            stored.name, stored.tokens, starts, bounds, stored.units, stored.pairs, stored.labels, stored.label_count
+            stored.name,
+            stored.tokens,
+            starts,
+            bounds,
+            stored.units,
+            stored.pairs,
+            stored.labels,
+            stored.label_count,
+            stored.labels_words,
         )
 
     def stored_documents(self, split: str, corpus: str, vocabulary_size: int | None = None) -> StoredDocuments:
@@ -138,10 +147,11 @@ class TokenCache:
         dtypes = self._of(corpus)[split]["dtypes"]
         tokens = self._checked(folder, "tokens", dtypes["tokens"], counts["tokens"], vocabulary_size)
         units = self._checked(folder, "units", "uint8", counts["tokens"]) if "units" in dtypes else None
-        width = self.label_count(corpus)
-        labels = self._checked(folder, "labels", "float32", width * counts["documents"]) if width else None
+        width, labels_words = self.label_count(corpus), self.labels_words(corpus)
+        labelled = width * counts["sentences" if labels_words else "documents"]
+        labels = self._checked(folder, "labels", "float32", labelled) if width else None
         name = f"the {split} split of {self._called}" + (f" ({corpus})" if len(self.corpora) > 1 else "")
-        return StoredDocuments(name, tokens, starts, bounds, units, self.has_pairs(corpus), labels, width)
+        return StoredDocuments(name, tokens, starts, bounds, units, self.has_pairs(corpus), labels, width, labels_words)
 
     @functools.cached_property
     def ranged_files(self) -> ranged.RangedFiles | None:
@@ -170,6 +180,10 @@ class TokenCache:
     def label_count(self, corpus: str) -> int:
         """Return the number of labels of each document of a corpus; 0 if it is not labelled."""
         return max(int(split.get("labels", 0)) for split in self._of(corpus).values())
+
+    def labels_words(self, corpus: str) -> bool:
+        """Return True if the words of a labelled corpus have labels, and not its documents."""
+        return any(split.get("labels_words", False) for split in self._of(corpus).values())
 
     def _of(self, corpus: str) -> dict[str, Any]:
         if corpus not in self._corpora:

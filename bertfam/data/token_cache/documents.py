@@ -65,6 +65,7 @@ class StoredDocuments:
       labels: float32[documents * label_count], the labels of each document; None if the text is not labelled. A labelled
         document has one sentence, or two, any of which may have no tokens.
       label_count: the number of labels of a document.
+      labels_words: True if `labels` are those of each sentence: labelled words are sentences here.
     """
 
     name: str
@@ -75,6 +76,7 @@ class StoredDocuments:
     pairs: bool = False
     labels: Values | None = None
     label_count: int = 0
+    labels_words: bool = False
 
     def __len__(self) -> int:
         return len(self.sentence_bounds) - 1
@@ -114,9 +116,17 @@ class StoredDocuments:
         units = None if self.units is None else JoinedRanges(self.units, places)
         tokens, labels = JoinedRanges(self.tokens, places), None
         if self.labels is not None:
-            labels = JoinedRanges(self.labels, [(first * self.label_count, end * self.label_count) for first, end in ranges])
+            width, labelled = self.label_count, ranges
+            if self.labels_words:
+                labelled = [
+                    (int(self.sentence_bounds[first : first + 1][0]), int(self.sentence_bounds[end : end + 1][0]))
+                    for first, end in ranges
+                ]
+            labels = JoinedRanges(self.labels, [(first * width, end * width) for first, end in labelled])
         joined_starts, joined_bounds = np.concatenate(starts), np.concatenate(bounds)
-        return Documents(name, tokens, joined_starts, joined_bounds, units, self.pairs, labels, self.label_count)
+        return Documents(
+            name, tokens, joined_starts, joined_bounds, units, self.pairs, labels, self.label_count, self.labels_words
+        )
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,8 @@ class Block:
       words: number of words, separated by white space, in the other documents.
       bytes: length in UTF-8 of the other documents, each as its sentences joined by spaces.
       units: uint8[tokens], the marks of `Documents.units`; None if the corpus has none.
-      labels: float32[documents * labels], the labels of each document; None if the corpus has none.
+      labels: float32[documents * labels], the labels of each document, or float32[sentences], those of each word; None if the
+        corpus has none.
     """
 
     tokens: np.ndarray
@@ -79,7 +80,7 @@ def tokenise(corpus: Corpus, vocabulary: Vocabulary, texts: Sequence[list[str]])
     if corpus.pairs:
         return tokenise_pairs(vocabulary, texts)
     if corpus.labels:
-        return tokenise_labelled(vocabulary, texts)
+        return tokenise_labelled(vocabulary, texts, words=corpus.labels_words)
     documents = [_sentences(corpus.sentences, lines) for lines in texts]
     joint = vocabulary.joint
     sentences = [joint + sentence if index else sentence for document in documents for index, sentence in enumerate(document)]
@@ -116,16 +117,20 @@ def tokenise_pairs(vocabulary: Vocabulary, texts: Sequence[list[str]]) -> Block:
     )
 
 
-def tokenise_labelled(vocabulary: Vocabulary, texts: Sequence[list[str]]) -> Block:
-    """Tokenise labelled documents (see `Corpus.labels`): each text is encoded alone, and none is skipped."""
-    documents = [lines[:-1] for lines in texts]
+def tokenise_labelled(vocabulary: Vocabulary, texts: Sequence[list[str]], *, words: bool = False) -> Block:
+    """Tokenise labelled documents (see `Corpus.labels`): each text is encoded alone, and none is skipped.
+
+    With `words`, the texts are the words of a sentence, each encoded as inside a text.
+    """
+    joint = vocabulary.joint if words else ""
+    documents = [[joint + part for part in lines[:-1]] for lines in texts]
     parts = list(chain.from_iterable(documents))
     tokens, lengths = _encoded(vocabulary, parts)
     counts = np.array([len(lines) for lines in documents], np.int64)
-    words = sum(len(part.split()) for part in parts)
-    size = sum(len(part.encode()) for part in parts) + int((counts - 1).sum())
+    count = sum(len(part.split()) for part in parts)
+    size = sum(len(part.encode()) for part in parts) + (0 if joint else int((counts - 1).sum()))
     labels = np.array(" ".join(lines[-1] for lines in texts).split(), np.float32)
-    return Block(tokens, lengths, counts, 0, words, size, labels=labels)
+    return Block(tokens, lengths, counts, 0, count, size, labels=labels)
 
 
 def _block(documents: Sequence[list[str]], tokens: np.ndarray, length: np.ndarray, units: np.ndarray | None = None) -> Block:

@@ -52,7 +52,16 @@ class SplitWriter:
     never change.
     """
 
-    def __init__(self, folder: Path, dtype: str, counts: Counts = Counts(), *, units: bool = False, labels: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        dtype: str,
+        counts: Counts = Counts(),
+        *,
+        units: bool = False,
+        labels: int = 0,
+        labels_words: bool = False,
+    ) -> None:
         """Open the files.
 
         Args:
@@ -60,7 +69,8 @@ class SplitWriter:
           dtype: the dtype of the tokens.
           counts: the number of items to keep; the files are truncated after them.
           units: True if the blocks have marks.
-          labels: the number of labels of a document.
+          labels: the number of labels of a document, or of each of its words.
+          labels_words: True if words have labels, and not documents.
 
         Raises:
           UserError: if the files hold fewer items.
@@ -74,7 +84,7 @@ class SplitWriter:
             ("tokens", "offsets"): 8 * (counts.documents + 1),
         }
         sizes |= {("units", "values"): counts.tokens} if units else {}
-        sizes |= {("labels", "values"): 4 * labels * counts.documents} if labels else {}
+        sizes |= {("labels", "values"): 4 * labels * (counts.sentences if labels_words else counts.documents)} if labels else {}
         folder.mkdir(parents=True, exist_ok=True)
         new = counts == Counts()
         with ExitStack() as opened:

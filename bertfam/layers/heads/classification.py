@@ -1,4 +1,4 @@
-"""Heads that predict labels of whole texts, as the families' published classifiers have them."""
+"""Heads that predict labels of texts or of their words, as the families' published classifiers have them."""
 
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
@@ -15,7 +15,7 @@ from bertfam.layers.heads.pretraining import Pooler
 from bertfam.layers.initializers import truncated_normal
 from bertfam.layers.norm import LayerNorm
 
-Pooling = Literal["cls", "mean"]
+Pooling = Literal["cls", "mean"]  # of a text
 DenseActivation = Activation | Literal["tanh"]
 _ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {"tanh": jnp.tanh, **dict(ACTIVATIONS.items())}
 
@@ -85,16 +85,16 @@ def _linear(
 
 
 class Classifier(NamedTuple):
-    """Published head of a family that predicts labels of a text.
+    """Published head of a family that predicts labels of a text, or of each token.
 
     Attributes:
-      pooling: hidden state that it reads: that of [CLS], or the mean of all tokens'.
-      output: the layers from there to the outputs; their parameters are the part "classifier".
+      pooling: hidden state that it reads: that of [CLS], or the mean of all tokens'; None: each token's own.
+      output: the layers from there to the outputs.
       pooler: the pooler before them, whose parameters are the part "pooler"; None: there is none.
       encoder: the encoder that it belongs to, where that is not the one of pretraining; None: it is.
     """
 
-    pooling: Pooling
+    pooling: Pooling | None
     output: OutputLayer | DenseOutputLayer
     pooler: Pooler | None = None
     encoder: nn.Module | None = None

@@ -3,18 +3,30 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from typing_extensions import override
 
 from bertfam.errors import UserError
-from bertfam.objectives.objective import Sum, cross_entropies
+from bertfam.features import FeatureSpec, RowShape, label_features
+from bertfam.layers.execution import Execution
+from bertfam.layers.heads.classification import Classifier
+from bertfam.models.mapping import CLASSIFIER, TOKEN_CLASSIFIER
+from bertfam.objectives.objective import Sum, cross_entropies, masked_cross_entropy
 
 
 class Head(ABC):
-    """Base class of heads that label a whole text; a subclass is a frozen dataclass."""
+    """Base class of heads, which label a text or its words; a subclass is a frozen dataclass.
+
+    Attributes:
+      part: Name of its parameters.
+      labels_words: True if each word has a label, and not the text.
+    """
+
+    part: ClassVar[str] = CLASSIFIER
+    labels_words: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -26,6 +38,15 @@ class Head(ABC):
         """Number of labels of a text (see `bertfam.data.rows.labelled_texts.Labels`)."""
         return 1
 
+    def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
+        """Return the features that it reads."""
+        return label_features(shape, None if self.labels_words else self.labels)
+
+    def classifier(self, model: Any, execution: Execution) -> Classifier:
+        """Return the head of the model's family."""
+        made: Classifier = (model.token_classifier if self.labels_words else model.classifier)(self.outputs, execution)
+        return made
+
     def weights(self, labels: jax.Array, weights: jax.Array) -> jax.Array:
         """Return the weight of each label in the loss, given its own: float32[batch, labels] each."""
         return weights
@@ -35,9 +56,9 @@ class Head(ABC):
         """Compute the weighted sum of the losses float32[], and the metrics by name.
 
         Args:
-          outputs: float32[batch, outputs].
-          labels: float32[batch, labels].
-          weights: float32[batch, labels], 0 where there is no label.
+          outputs: float32[batch, outputs], or float32[batch, length, outputs] for words.
+          labels: float32[batch, labels], or float32[batch, length].
+          weights: as `labels`, 0 where there is no label.
         """
 
     @abstractmethod
@@ -126,6 +147,37 @@ class MultiLabelClassification(Head):
     @override
     def huggingface(self) -> Mapping[str, Any]:
         return {**_named_outputs(self.classes), "problem_type": "multi_label_classification"}
+
+
+@dataclass(frozen=True)
+class Tagging(Head):
+    """One of several tags for each word: the cross-entropy of softmax(outputs) at the first token of each word.
+
+    Attributes:
+      classes: Names of the tags, in the order of the outputs.
+    """
+
+    part: ClassVar[str] = TOKEN_CLASSIFIER
+    labels_words: ClassVar[bool] = True
+
+    classes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        _check_classes("Tagging", self.classes, least=2)
+
+    @property
+    @override
+    def outputs(self) -> int:
+        return len(self.classes)
+
+    @override
+    def loss(self, outputs: jax.Array, labels: jax.Array, weights: jax.Array) -> tuple[jax.Array, dict[str, Sum]]:
+        loss, accuracy = masked_cross_entropy(outputs, labels.astype(jnp.int32), weights)
+        return loss, {"accuracy": accuracy}
+
+    @override
+    def huggingface(self) -> Mapping[str, Any]:
+        return _named_outputs(self.classes)
 
 
 @dataclass(frozen=True)

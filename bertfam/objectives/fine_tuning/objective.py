@@ -1,4 +1,4 @@
-"""Fine-tuning of an encoder: a head on top of it predicts the labels of whole texts (Devlin et al. 2019, section 4)."""
+"""Fine-tuning of an encoder: a head on top of it predicts labels of texts or of words (Devlin et al. 2019, section 4)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,13 +9,12 @@ import jax.numpy as jnp
 from typing_extensions import override
 
 from bertfam.errors import UserError
-from bertfam.features import FeatureSpec, RowShape, encoder_features, label_features
+from bertfam.features import FeatureSpec, RowShape, encoder_features
 from bertfam.layers.execution import Execution
 from bertfam.layers.heads.classification import Classifier
 from bertfam.layers.initializers import named_key
 from bertfam.layers.lookup import gather_positions
 from bertfam.models.encoder import EncoderConfig, init_encoder
-from bertfam.models.mapping import CLASSIFIER
 from bertfam.objectives.fine_tuning.heads import Head
 from bertfam.objectives.objective import Batch, LossOut, Objective, Predictions, Sum, Tree
 
@@ -30,12 +29,17 @@ class ClassifierConfig(EncoderConfig, Protocol):
         """Return the head that predicts labels of a text."""
         ...
 
+    def token_classifier(self, outputs: int, execution: Execution = _EXECUTION) -> Classifier:
+        """Return the head that predicts a label of each token."""
+        ...
+
 
 @dataclass(frozen=True)
 class FineTuning(Objective):
     """L = mean over labels of the head's loss.
 
-    `init` makes params {"encoder", "classifier"}, and "pooler" where the family's classifier has one.
+    `init` makes params {"encoder", "classifier"}, and "pooler" where the family's classifier has one; for words
+    {"encoder", "token_classifier"}.
 
     Attributes:
       model: the encoder.
@@ -50,11 +54,11 @@ class FineTuning(Objective):
     terms: ClassVar[tuple[str, ...]] = ("label",)
 
     def __post_init__(self) -> None:
-        if not hasattr(type(self.model), "classifier"):
-            name = type(self.model).__name__
+        method = "token_classifier" if self.head.labels_words else "classifier"
+        if not hasattr(type(self.model), method):
             raise UserError(
-                f"{name} has no classifier of texts, so it cannot be fine-tuned here; name an encoder's, such as BertConfig (a "
-                "family of your own needs a method `classifier`)"
+                f"{type(self.model).__name__} has no {method}, so it cannot be fine-tuned here; name an encoder's, such as "
+                f"BertConfig (a family of your own needs the method `{method}`)"
             )
 
     @property
@@ -68,7 +72,7 @@ class FineTuning(Objective):
         if longest is not None and shape.length > longest:
             limit = f"{type(self.model).__name__}.max_length {longest}"
             raise UserError(f"Stage.length {shape.length} is more than {limit}; shorten the rows (--length)")
-        return encoder_features(shape) | label_features(shape, self.head.labels)
+        return encoder_features(shape) | self.head.features(shape)
 
     @override
     def init(self, key: jax.Array, shape: RowShape) -> tuple[Tree, Tree, Tree]:
@@ -77,7 +81,8 @@ class FineTuning(Objective):
         hidden = jnp.zeros((1, self.model.hidden_size), jnp.float32)
         if classifier.pooler is not None:
             params[_POOLER] = classifier.pooler.init(named_key(key, _POOLER), hidden)["params"]
-        params[CLASSIFIER] = classifier.output.init(named_key(key, CLASSIFIER), hidden, train=False)["params"]
+        part = self.head.part
+        params[part] = classifier.output.init(named_key(key, part), hidden, train=False)["params"]
         return params, {}, {}
 
     @override
@@ -92,7 +97,7 @@ class FineTuning(Objective):
         return LossOut({"label": loss}, carry, {"label_loss": total} | metrics)
 
     def outputs(self, params: Tree, batch: Batch, *, key: jax.Array | None, train: bool) -> jax.Array:
-        """Compute the outputs of the head for each row: float32[batch, outputs]."""
+        """Compute the outputs of the head for each row float32[batch, outputs], or each token float32[batch, length, outputs]."""
         classifier = self._classifier
         keys = (None, None) if key is None else jax.random.split(key)
         encoder: Any = classifier.encoder or self.model.encoder(self.execution)
@@ -104,8 +109,10 @@ class FineTuning(Objective):
             train=train,
             rngs=self.execution.dropout_rngs(keys[0]),
         )
-        # [batch, length, embed] -> [batch, embed]
-        if classifier.pooling == "cls":
+        # [batch, length, embed] -> [batch, embed], of texts
+        if classifier.pooling is None:
+            pooled = hidden
+        elif classifier.pooling == "cls":
             pooled = gather_positions(hidden, batch["sequence_start_positions"])[:, 0]
         else:
             pooled = mean_of_tokens(hidden, batch["encoder_segment_ids"])
@@ -113,7 +120,7 @@ class FineTuning(Objective):
             pooler: Any = classifier.pooler
             pooled = pooler.apply({"params": params[_POOLER]}, pooled)
         outputs: Any = classifier.output.apply(
-            {"params": params[CLASSIFIER]}, pooled, train=train, rngs=self.execution.dropout_rngs(keys[1])
+            {"params": params[self.head.part]}, pooled, train=train, rngs=self.execution.dropout_rngs(keys[1])
         )
         return outputs
 
@@ -123,7 +130,7 @@ class FineTuning(Objective):
 
     @property
     def _classifier(self) -> Classifier:
-        return self.model.classifier(self.head.outputs, self.execution)
+        return self.head.classifier(self.model, self.execution)
 
 
 def mean_of_tokens(hidden: jax.Array, segment_ids: jax.Array) -> jax.Array:

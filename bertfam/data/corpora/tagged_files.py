@@ -1,0 +1,153 @@
+"""Files of sentences whose words have tags: named entities, parts of speech."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from typing_extensions import override
+
+from bertfam.data.corpora.file_corpus import FileCorpus
+from bertfam.data.corpora.formats import read_objects, replace_invalid
+from bertfam.data.corpora.labelled_files import UNKNOWN, name_of
+from bertfam.data.corpora.records import field_of
+from bertfam.data.corpora.text_lines import check_encoding, read_lines
+from bertfam.errors import UserError
+
+TagFormat = Literal["conll", "conllu", "jsonl"]
+_COLUMNS: dict[TagFormat, tuple[str, str]] = {"conll": ("1", "2"), "conllu": ("2", "4"), "jsonl": ("tokens", "tags")}
+_DOCUMENT = "-DOCSTART-"
+
+
+@dataclass(frozen=True)
+class TaggedFiles(FileCorpus):
+    """Sentences with a tag for each word, in plain, gzipped or zstd-compressed files.
+
+    The formats:
+
+        conll    one word per line, in columns that tabs or spaces separate; a blank line ends a sentence, and lines that begin
+                 with -DOCSTART- are left out
+        conllu   the same of Universal Dependencies, with ten columns; comments and the lines of several words (1-2) are left out
+        jsonl    one JSON object per line, with a list of words and a list of tags
+
+    Each sentence is a document of its own.
+
+    Attributes:
+      train, validation, validation_fraction: See `FileCorpus`.
+      input_format: "conll", "conllu" or "jsonl"; None: "conllu" and "jsonl" for files of these extensions, else "conll".
+      words, tags: Columns, counted from 1, or fields of the words and of their tags; None: 1 and 2, 2 and 4 (parts of speech) in
+        conllu, "tokens" and "tags" in jsonl.
+      tagged: False if the words have no tags.
+      classes: Names of the tags, in the order of the model's outputs.
+      encoding: Any codec of Python.
+    """
+
+    train: tuple[str, ...]
+    validation: tuple[str, ...] = ()
+    input_format: TagFormat | None = None
+    words: str | None = None
+    tags: str | None = None
+    tagged: bool = True
+    classes: tuple[str, ...] = ()
+    encoding: str = "utf-8"
+    validation_fraction: float = 0.1
+
+    def __post_init__(self) -> None:
+        self.check_paths()
+        check_encoding(self.encoding)
+        if self.input_format not in (None, *get_args(TagFormat)):
+            raise UserError(
+                f"TaggedFiles.input_format is {self.input_format!r}: it must be one of {', '.join(get_args(TagFormat))}"
+            )
+        if self.words is not None and self.words == self.tags:
+            raise UserError(f"the column {self.words!r} is named twice: words and tags are columns of their own")
+
+    @property
+    @override
+    def labels(self) -> int:
+        return 1
+
+    @property
+    @override
+    def labels_words(self) -> bool:
+        return True
+
+    def records(self, path: str | os.PathLike[str]) -> Iterator[tuple[str, list[str], list[str]]]:
+        """Yield the place, the words and the tags of each sentence; there are no tags if the words have none."""
+        input_format = self.input_format or _format_of(path)
+        words, tags = (given or own for given, own in zip((self.words, self.tags), _COLUMNS[input_format], strict=True))
+        read = self._objects if input_format == "jsonl" else self._sentences
+        for where, found in read(path, words, tags):
+            yield where, [replace_invalid(word) for word, _ in found], [tag for _, tag in found] if self.tagged else []
+
+    @override
+    def read(self, path: str | os.PathLike[str]) -> Iterator[list[str]]:
+        indices = {name: str(index) for index, name in enumerate(self.classes)}
+        for where, words, tags in self.records(path):
+            if unknown := next((tag for tag in tags if tag not in indices), None):
+                known = ", ".join(self.classes[:10]) + (", ..." if len(self.classes) > 10 else "")
+                raise UserError(
+                    f"{where}: the tag {unknown!r} is not among the training tags {known}; fix the line, or train on it"
+                )
+            yield [*words, " ".join(indices[tag] for tag in tags) or " ".join([UNKNOWN] * len(words))]
+
+    @override
+    def fingerprint(self) -> dict[str, Any]:
+        names = ("input_format", "words", "tags", "tagged")
+        settings: dict[str, Any] = {"kind": "tagged_files", **{name: getattr(self, name) for name in names}}
+        return settings | {"classes": list(self.classes), "encoding": check_encoding(self.encoding)} | self.file_settings()
+
+    def _objects(self, path: str | os.PathLike[str], words: str, tags: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+        """Yield the place, and the words with their tags, of each JSON object; the tags are "" if the words have none."""
+        for where, record in read_objects(path, self.encoding):
+            lists = [field_of(record, words, where, "--text")]
+            lists += [field_of(record, tags, where, "--label")] if self.tagged else []
+            for name, value in zip((words, tags), lists, strict=False):
+                if not isinstance(value, list) or not value or not all(isinstance(item, str) and item.strip() for item in value):
+                    raise UserError(
+                        f"{where}: the field {name!r} is no list of words with at least one letter each; fix the line"
+                    )
+            if self.tagged and len(lists[0]) != len(lists[1]):
+                raise UserError(f"{where}: {len(lists[0])} words and {len(lists[1])} tags; give each word a tag")
+            parts = lists if self.tagged else [lists[0], [""] * len(lists[0])]
+            yield where, [(word.strip(), tag.strip()) for word, tag in zip(*parts, strict=True)]
+
+    def _sentences(self, path: str | os.PathLike[str], words: str, tags: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+        """Yield the place of the first line, and the words with their tags, of each sentence of a file with columns."""
+        is_conllu = (self.input_format or _format_of(path)) == "conllu"
+        places = [_place(name, flag) for name, flag in ((words, "--text"), (tags, "--label"))[: 1 + self.tagged]]
+        sentence: list[tuple[str, str]] = []
+        start = ""
+        for number, line in enumerate(read_lines(path, self.encoding), 1):
+            where = f"{path}:{number}"
+            if not line:
+                if sentence:
+                    yield start, sentence
+                sentence = []
+                continue
+            cells = line.split("\t") if "\t" in line else line.split()
+            if line.startswith(_DOCUMENT) or (is_conllu and (line.startswith("#") or not cells[0].isdecimal())):
+                continue
+            if max(places) >= len(cells):
+                raise UserError(
+                    f"{where}: {len(cells)} columns, and column {max(places) + 1} is required; fix the line, or name the columns "
+                    "of words and tags with --text and --label"
+                )
+            values = [cells[place].strip() for place in places]
+            start = start if sentence else where
+            sentence.append((values[0] or "_", name_of(values[1], where) if self.tagged else ""))
+        if sentence:
+            yield start, sentence
+
+
+def _format_of(path: str | os.PathLike[str]) -> TagFormat:
+    name = os.fspath(path).lower().removesuffix(".gz").removesuffix(".zst")
+    formats: tuple[TagFormat, ...] = ("conllu", "jsonl")
+    return next((kind for kind in formats if name.endswith(f".{kind}")), "conll")
+
+
+def _place(name: str, flag: str) -> int:
+    """Return the index of a column that is counted from 1."""
+    if not name.isdecimal() or int(name) < 1:
+        raise UserError(f"{flag}={name}: columns of files of words and tags are counted from 1: {flag}=1, say")
+    return int(name) - 1
