@@ -98,6 +98,11 @@ class TextData:
         """Raise UserError if the rows do not have the form that the noise requires."""
         noise, rows = type(self.corruption).__name__, self.rows
         inner = rows.content
+        if (inner.is_labelled, inner.labels_words) != (bool(self.corruption.labels), self.corruption.labels_words):
+            raise UserError(
+                f"{type(inner).__name__} and {noise} do not make rows together: TextData.rows = @LabelledTexts() goes with "
+                "TextData.corruption = @Labels(), and @TaggedWords() with @Tags()"
+            )
         if rows.is_packed and not self.corruption.packs:
             fix = f"@{type(inner).__name__}()" if inner.is_running_text else "@WholeDocuments()"
             raise UserError(f"{noise} makes rows of one example each, but packed rows have several: set TextData.rows = {fix}")
@@ -129,17 +134,22 @@ class TextData:
                 self.refuse_text(label)
 
     def _check_labels(self, name: str, labels: int, words: bool) -> None:
+        """Raise UserError if the text does not have the labels that its rows have."""
         noise = self.corruption
-        if (labels, words) != (noise.labels, noise.labels_words):
-            own, needed = (
-                f"{plural(count, 'label')} per {'word' if of_words else 'document'}"
-                for count, of_words in ((labels, words), (noise.labels, noise.labels_words))
-            )
-            raise UserError(
-                f"{name} has {own}, and {type(noise).__name__} requires {needed}: set TextData.corpus to @LabelledFiles() and "
-                "TextData.corruption to @Labels() for labelled texts, with Labels.count labels each; to @TaggedFiles() and "
-                "@Tags() for words with tags; and to others for text without labels"
-            )
+        if (labels, words) == (noise.labels, noise.labels_words):
+            return
+        if not labels:
+            fix = f"give TextData.corpus = @{'TaggedFiles' if noise.labels_words else 'LabelledFiles'}()"
+        elif noise.labels and words == noise.labels_words:
+            fix = f"set Labels.count = {labels}"
+        else:
+            rows, corruption = ("TaggedWords", "Tags") if words else ("LabelledTexts", "Labels")
+            fix = f"set TextData.rows = @{rows}() and TextData.corruption = @{corruption}()"
+        own, required = (
+            f"{plural(count, 'label')} per {'word' if of_words else 'text'}" if count else "no labels"
+            for count, of_words in ((labels, words), (noise.labels, noise.labels_words))
+        )
+        raise UserError(f"{name} has {own}, and {type(noise).__name__} requires {required}: {fix}")
 
     def _check_units(self, name: str, *, has_units: bool) -> None:
         if not has_units and self.needs_units:

@@ -132,8 +132,8 @@ def _open(folder: Path) -> _Opened:
     tensors = _with_known_names(stored, family, folder)
     config, tensors = _with_ties(config, tensors, family)
 
-    entries = tuple(entry for entry in family.entries(config) if entry.part not in CLASSIFIERS)
     foreign = _is_foreign(content.get("architectures"), family, path)
+    entries = _read_entries(family, config, content.get("architectures") or ())
     if _present(entries, config, tensors, False) == {"embeddings", "encoder"} < {entry.part for entry in entries}:
         raise UserError(
             f"{folder} has the encoder of {family.model_type} alone, without a decoder ({shown(content.get('architectures'))}): "
@@ -211,6 +211,16 @@ def _is_foreign(architectures: Any, family: Family, path: Path) -> bool:
     )
 
 
+def _read_entries(family: Family, config: Any, classes: Collection[str]) -> tuple[Entry, ...]:
+    """Return the entries of the parts that are read from a model of the given classes of transformers.
+
+    A classifier is not read. Its class may have tensors by the names of another head, such as ModernBERT's, and parts that it does
+    not use, so only the other parts of the class are read with it.
+    """
+    own = next((parts for parts, name in family.architectures.items() if parts & CLASSIFIERS and name in classes), None)
+    return tuple(entry for entry in family.entries(config) if entry.part not in CLASSIFIERS and (own is None or entry.part in own))
+
+
 def with_vocabulary(config: Any, vocabulary: Vocabulary, folder: str | Path) -> Any:
     """Return the config of a model read from a folder, for the folder's tokenizer.
 
@@ -269,12 +279,19 @@ def write(
 
     content = family.config_to_huggingface(config) | {"architectures": [architecture], "torch_dtype": dtype}
     with new_folder(folder) as partial:
-        write_tensors(partial / SINGLE, to_tensors(family, config, params), dtype)
+        write_tensors(partial / SINGLE, to_tensors(family, config, _with_unread(family, config, params)), dtype)
         for path in tokenizer_files:
             shutil.copyfile(path, partial / path.name)
         text = json.dumps(content | dict(extra or {}), indent=2, sort_keys=True)
         (partial / "config.json").write_text(text + "\n", encoding="utf-8")
     return architecture
+
+
+def _with_unread(family: Family, config: Any, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return params with zeros for the parts that the class has and does not read (see `Family.unread`)."""
+    unread = [part for head, part in family.unread.items() if head in params and part not in params]
+    shapes = shapes_of(config, frozenset({*params, *unread} - CLASSIFIERS)) if unread else {}
+    return {**params, **{part: jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes[part]) for part in unread}}
 
 
 def writable(config: Any, params: Mapping[str, Any]) -> dict[str, Any]:

@@ -205,4 +205,5 @@ BIGBIRD = Family(
     aliases={"cls.predictions.decoder.bias": "cls.predictions.bias"},
     tied=("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
     buffers=("position_ids", "token_type_ids"),
+    unread=dict.fromkeys(CLASSIFIERS, "pooler"),
 )

@@ -40,14 +40,14 @@ def sample(corpus: Corpus, split: str, vocabulary: Vocabulary, name: str) -> Sam
     texts: list[list[str]] = []
     is_whole = len(chosen) == len(parts)
     for part in chosen:
-        documents, is_end = _read_beginning(corpus, split, part, CHARACTERS // len(chosen), DOCUMENTS // len(chosen))
-        texts += documents
+        beginning, is_end = _read_beginning(corpus, split, part, CHARACTERS // len(chosen), DOCUMENTS // len(chosen))
+        texts += beginning
         is_whole &= is_end
     block = tokenise(corpus, vocabulary, texts)
     starts, bounds = (np.concatenate([[0], np.cumsum(sizes)]) for sizes in (block.sentences, block.documents))
-    return Sample(
-        Documents(name if is_whole else f"a sample of {name}", block.tokens, starts, bounds, block.units, corpus.pairs), is_whole
-    )
+    name = name if is_whole else f"a sample of {name}"
+    labels = {"labels": block.labels, "label_count": corpus.labels, "labels_words": corpus.labels_words}
+    return Sample(Documents(name, block.tokens, starts, bounds, block.units, corpus.pairs, **labels), is_whole)
 
 
 def held_out_documents(corpus: Corpus, at_most: int) -> int | None:
@@ -66,8 +66,8 @@ def _read_beginning(corpus: Corpus, split: str, part: Part, characters: int, doc
         if len(texts) == documents or characters <= 0:
             return texts, False
         sizes = np.cumsum([len(line) for line in lines])
-        # The line that reaches the limit is the last one; a pair is never truncated.
-        fitting = len(lines) if corpus.pairs else int(np.searchsorted(sizes, characters)) + 1
+        # The line that reaches the limit is the last one; a pair or a labelled text is never truncated.
+        fitting = len(lines) if corpus.pairs or corpus.labels else int(np.searchsorted(sizes, characters)) + 1
         texts.append(lines[:fitting])
         characters -= int(sizes[-1])
         if fitting < len(lines):

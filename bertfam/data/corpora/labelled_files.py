@@ -111,12 +111,9 @@ class LabelledFiles(FileCorpus):
 
     @override
     def fingerprint(self) -> dict[str, Any]:
-        names = ("input_format", "text", "text_pair", "label", "kind", "header")
-        settings: dict[str, Any] = {
-            "kind": "labelled_files",
-            **{f"{name}": getattr(self, name) for name in names if name != "kind"},
-        }
-        settings |= {"label_kind": self.kind, "classes": list(self.classes)}
+        names = ("input_format", "text", "text_pair", "label", "header")
+        settings: dict[str, Any] = {name: getattr(self, name) for name in names}
+        settings |= {"kind": "labelled_files", "label_kind": self.kind, "classes": list(self.classes)}
         return settings | {"encoding": check_encoding(self.encoding)} | self.file_settings()
 
 
@@ -124,6 +121,10 @@ def name_of(label: Any, where: str) -> str:
     """Return the name of a class; raise UserError if a label is empty or no name."""
     if isinstance(label, bool):
         return str(label).lower()
+    if isinstance(label, list):
+        raise UserError(f"{where}: the label is the list {label}; texts with several labels need --multi_label")
+    if isinstance(label, float):
+        raise UserError(f"{where}: the label {label} is no string and no whole number; predict numbers with --regression")
     name = str(label).strip() if isinstance(label, str | int) else ""
     if "\n" in name:
         raise UserError(f"{where}: the label {name!r} has a line end; name the column of the labels with --label")
@@ -135,8 +136,9 @@ def name_of(label: Any, where: str) -> str:
 
 def names_of(label: Any, where: str) -> list[str]:
     """Return the names of classes: those of a JSON list, or separated by commas; there may be none."""
-    parts = label if isinstance(label, list) else [part for part in str(label).split(",") if part.strip()]
-    return [name_of(part, where) for part in parts]
+    if isinstance(label, str):
+        label = [part for part in label.split(",") if part.strip()]
+    return [name_of(part, where) for part in (label if isinstance(label, list) else [label])]
 
 
 def number_of(label: Any, where: str) -> float:

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal, get_args
 
 from bertfam.data.corpora.formats import read_objects
-from bertfam.data.corpora.text_lines import read_lines
+from bertfam.data.corpora.text_lines import LONGEST_LINE, read_lines
 from bertfam.errors import UserError
+from bertfam.plurals import plural
 
 RecordFormat = Literal["tsv", "csv", "jsonl"]
 _SHOWN = 8
@@ -46,7 +47,7 @@ def read_records(
         if len(cells) != len(names):
             hint = "a tab within a cell divides it" if input_format == "tsv" else "a cell with a comma must be in quotation marks"
             first = "the header names" if header else "the first line has"
-            raise UserError(f"{where}: {len(cells)} columns, and {first} {len(names)}; fix the line ({hint})")
+            raise UserError(f"{where}: {plural(len(cells), 'column')}, and {first} {len(names)}; fix the line ({hint})")
         yield where, dict(zip(names, cells, strict=True))
 
 
@@ -60,11 +61,13 @@ def field_of(record: Mapping[str, Any], name: str, where: str, flag: str) -> Any
 
 
 def _cells(path: str | os.PathLike[str], input_format: RecordFormat, encoding: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield the place and the cells of each line that is not blank."""
+    """Yield the place and the cells of each record; a line of white space, without any separator, is none."""
     lines = read_lines(path, encoding, strip=False)
     if input_format == "tsv":
-        yield from ((f"{path}:{number}", line.split("\t")) for number, line in enumerate(lines, 1) if line.strip())
+        numbered = ((f"{path}:{number}", line.split("\t")) for number, line in enumerate(lines, 1))
+        yield from ((where, cells) for where, cells in numbered if len(cells) > 1 or cells[0].strip())
         return
+    csv.field_size_limit(LONGEST_LINE)  # of the process; the default is 131,072 characters
     reader = csv.reader((f"{line}\n" for line in lines), strict=True)
     first = 1
     while True:
@@ -75,7 +78,7 @@ def _cells(path: str | os.PathLike[str], input_format: RecordFormat, encoding: s
             raise UserError(f"{path}:{first}: not a record of a csv file ({error}); {fix}") from error
         if cells is None:
             return
-        if any(cell.strip() for cell in cells):
+        if len(cells) > 1 or any(cell.strip() for cell in cells):
             yield f"{path}:{first}", cells
         first = reader.line_num + 1
 

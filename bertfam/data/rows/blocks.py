@@ -237,11 +237,12 @@ class BlockExamples(Examples):
 
 
 def _prefetch(documents: Documents) -> None:
-    """Have a thread fetch the tokens of a block from the bucket that they are in; it ends with the process."""
-    parts = [part for part in (documents.tokens, documents.units) if isinstance(part, JoinedRanges) and part.is_fetched]
+    """Have a thread fetch the values of a block from the bucket that they are in; it ends with the process."""
+    values = (documents.tokens, documents.units, documents.labels)
+    parts = [part for part in values if isinstance(part, JoinedRanges) and part.is_fetched]
 
     def fetch() -> None:
-        with contextlib.suppress(Exception):  # the rows that need the tokens fetch them again, and raise the error
+        with contextlib.suppress(Exception):  # the rows that need the values fetch them again, and raise the error
             for part in parts:
                 part.prefetch_all()
 

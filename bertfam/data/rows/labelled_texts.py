@@ -22,12 +22,13 @@ class LabelledTexts(RowLayout):
     Hugging Face's tokenizers.
     """
 
+    is_labelled: ClassVar[bool] = True
+
     @override
     def examples(
         self, documents: Documents, length: int, seed: int, tokens: TokenIds, form: RowForm = FRAMED
     ) -> "LabelledExamples":
-        if documents.labels is None:
-            raise UserError("LabelledTexts makes rows of labelled texts: set TextData.corruption = @Labels(), or other rows")
+        assert documents.labels is not None
         if tokens.frame is None or tokens.cls is None:
             raise UserError(
                 "the vocabulary has no [CLS], from which a classifier of texts predicts: fine-tune a model whose vocabulary "
@@ -84,8 +85,8 @@ class LabelledExamples:
         in_b = (place >= b_begin[:, None]) & (place < b_end[:, None])
         in_text = in_b | ((place >= a_begin) & (place < a_end[:, None]))
         source = place + np.where(in_b, (b_start - b_begin)[:, None], (a_start - a_begin)[:, None])
-        text = self._documents.tokens.take(source, mode="clip").astype(np.int32)
-        tokens = np.where(in_text, text, np.int32(self._tokens.pad))
+        tokens = np.full(in_text.shape, self._tokens.pad, np.int32)
+        tokens[in_text] = self._documents.tokens.take(source[in_text])
         types = np.where(in_b, np.int32(frame.second_type), np.int32(0))
         row, first = np.arange(len(examples)), np.zeros_like(a_end)
         cls_position = first
@@ -118,7 +119,7 @@ class LabelledExamples:
           in_text: bool[n, length], False at control tokens and padding, whose `source` means nothing.
         """
         count = self._documents.label_count
-        return self._labels.take((examples[:, None] * count + np.arange(count)).reshape(-1)).reshape(len(examples), count)
+        return self._labels.take(examples[:, None] * count + np.arange(count))
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ def frame_size(frame: TextFrame, *, is_pair: bool) -> int:
 def truncated(lengths: np.ndarray, room: int) -> np.ndarray:
     """Return the tokens of each text that fit: int64[n, 1 or 2].
 
-    Two texts are cut as by "longest_first" of Hugging Face's tokenizers (0.22): the longer one first; where both are too long
+    Two texts are cut as by "longest_first" of Hugging Face's tokenizers (0.23): the longer one first; where both are too long
     the longer one, or the second, has the odd token.
 
     Args:

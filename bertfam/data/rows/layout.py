@@ -18,10 +18,14 @@ class RowLayout(ABC):
     Attributes:
       is_running_text: True if rows are available in every `RowForm`.
       is_packed: True if a row holds several examples.
+      is_labelled: True if a row holds the labels of a text, or of each of its words.
+      labels_words: True if these are those of each word.
     """
 
     is_running_text: ClassVar[bool] = False
     is_packed: ClassVar[bool] = False
+    is_labelled: ClassVar[bool] = False
+    labels_words: ClassVar[bool] = False
 
     @property
     def least_documents(self) -> int:

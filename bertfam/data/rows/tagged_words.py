@@ -19,12 +19,14 @@ from bertfam.features import FeatureSpec, RowShape, encoder_features, label_feat
 class TaggedWords(RowLayout):
     """Sentences of a tagged corpus, a row each, such as `[CLS] A [SEP]`; words beyond the end of a row are cut off."""
 
+    is_labelled: ClassVar[bool] = True
+    labels_words: ClassVar[bool] = True
+
     @override
     def examples(
         self, documents: Documents, length: int, seed: int, tokens: TokenIds, form: RowForm = FRAMED
     ) -> "TaggedExamples":
-        if documents.labels is None:
-            raise UserError("TaggedWords makes rows of tagged words: set TextData.corruption = @Tags(), or other rows")
+        assert documents.labels is not None
         if tokens.frame is None:
             raise UserError("the vocabulary has no control tokens around a text: fine-tune a model whose vocabulary has them")
         return TaggedExamples(documents, documents.labels, length, tokens, tokens.frame)

@@ -41,7 +41,13 @@ from bertfam.storage.untrusted import check_file, parse_json, read_bytes, shown
 
 FORMAT = 2
 _CACHE_DIR = re.compile(rb"""^TextData\.cache_dir\s*=[\s\\]*(["'])([^\n"'\\]+)\1""", re.MULTILINE)  # in a config.gin
-_DTYPES = {"uint8", "uint16", "uint32", "int64", "float32"}
+# Types that builds write, by feature.
+_DTYPES = {
+    "tokens": ("uint16", "uint32"),
+    "sentence_starts": ("int64",),
+    "units": ("uint8",),
+    "labels": ("float32",),
+}
 
 
 class TokenCache:
@@ -125,17 +131,7 @@ class TokenCache:
         counts, folder = self.counts(split, corpus), f"{corpus}/{split}"
         bounds = self._positions(folder, "offsets", counts["documents"] + 1, counts["sentences"])
         starts = self._positions(folder, "values", counts["sentences"] + 1, counts["tokens"])
-        return Documents(
-            stored.name,
-            stored.tokens,
-            starts,
-            bounds,
-            stored.units,
-            stored.pairs,
-            stored.labels,
-            stored.label_count,
-            stored.labels_words,
-        )
+        return Documents(**vars(stored) | {"sentence_starts": starts, "sentence_bounds": bounds})
 
     def stored_documents(self, split: str, corpus: str, vocabulary_size: int | None = None) -> StoredDocuments:
         """Map a split of a corpus into memory as `documents` does, and check starts as well when they are first read."""
@@ -179,7 +175,7 @@ class TokenCache:
 
     def label_count(self, corpus: str) -> int:
         """Return the number of labels of each document of a corpus; 0 if it is not labelled."""
-        return max(int(split.get("labels", 0)) for split in self._of(corpus).values())
+        return max((split.get("labels", 0) for split in self._of(corpus).values()), default=0)
 
     def labels_words(self, corpus: str) -> bool:
         """Return True if the words of a labelled corpus have labels, and not its documents."""
@@ -291,9 +287,9 @@ def _check_corpora(corpora: dict[str, Any]) -> None:
             counts = [entry["counts"][count] for count in ("documents", "sentences", "tokens")]
             # None: a part of the cache is by an earlier version, which did not count it.
             counts += [count for count in entry["counts"].values() if count is not None]
-            dtypes = set(entry["dtypes"].values())
             counts.append(entry.get("labels", 0))
-            if not _is_name(split) or not all(type(count) is int and count >= 0 for count in counts) or not dtypes <= _DTYPES:
+            has_dtypes = all(dtype in _DTYPES.get(feature, ()) for feature, dtype in entry["dtypes"].items())
+            if not _is_name(split) or not all(type(count) is int and count >= 0 for count in counts) or not has_dtypes:
                 raise ValueError(f"the split {shown(split)} of {name} has impossible counts or dtypes")
 
 

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from bertfam import cli
+from bertfam.data.corpora.labelled_files import LabelledFiles
 from bertfam.data.corpora.text_files import TextFiles
 from bertfam.data.parallel import beam as parallel_beam
 from bertfam.data.token_cache import beam, builder
@@ -26,7 +27,8 @@ def text(corpus, tmp_path_factory):
     documents = list(corpus.texts("train"))
     for number, group in enumerate([documents[:5], [], documents[5:6], documents[6:]]):
         (folder / f"{number}.txt").write_text("\n\n".join("\n".join(lines) for lines in group))
-        (folder / f"{number}.jsonl").write_text("".join(json.dumps({"text": "\n".join(lines)}) + "\n" for lines in group))
+        records = [{"text": "\n".join(lines), "words": sum(len(line.split()) for line in lines)} for lines in group]
+        (folder / f"{number}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     return folder
 
 
@@ -36,6 +38,7 @@ CORPORA = {
         "lines": TextFiles(f"{text}/*.jsonl", input_format="jsonl", validation_fraction=0.2),
         "plain": TextFiles(f"{text}/[12].txt", (f"{text}/[03].txt",), input_format="paragraphs"),
     },
+    "labelled": lambda text: {"text": LabelledFiles(f"{text}/*.jsonl", label="words", kind="number", validation_fraction=0.2)},
 }
 
 
@@ -52,9 +55,10 @@ def test_corpus_without_parts_is_one_part(tmp_path, corpus, vocabulary, cache_di
     assert contents(beam.build({"text": corpus}, vocabulary, tmp_path / "beam").directory) == contents(cache_dir)
 
 
-def test_stopped_beam_build_resumes_without_repeating_work(tmp_path, text, vocabulary, monkeypatch):
+@pytest.mark.parametrize("name", ["held-out-by-hash", "labelled"])
+def test_stopped_beam_build_resumes_without_repeating_work(tmp_path, text, vocabulary, monkeypatch, name):
     """Stop while parts are joined; a plain build can resume from the same folder."""
-    corpora = CORPORA["held-out-by-hash"](text)
+    corpora = CORPORA[name](text)
     whole = contents(builder.build(corpora, vocabulary, tmp_path / "plain").directory)
 
     class StopError(BaseException):

@@ -17,6 +17,7 @@ import pytest
 
 from bertfam.data.corpora import document_batches
 from bertfam.data.corpora.corpus import Corpus
+from bertfam.data.corpora.labelled_files import LabelledFiles
 from bertfam.data.corpora.text_files import TextFiles
 from bertfam.data.parallel import worker_pool
 from bertfam.data.token_cache import build_folder, builder, progress, tokenize
@@ -32,6 +33,14 @@ from bertfam.storage import locks
 
 def contents(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def labelled_files(folder, documents, files=3):
+    """Write documents, given as their lines, to files of labelled texts; return the corpus, which holds some of them out."""
+    for number in range(files):
+        records = [[" ".join(lines), str(index / 8)] for index, lines in enumerate(documents)][number::files]
+        (folder / f"{number}.jsonl").write_text("".join(json.dumps({"text": a, "label": b}) + "\n" for a, b in records))
+    return LabelledFiles(str(folder / "*.jsonl"), kind="number", validation_fraction=0.2)
 
 
 @pytest.fixture
@@ -57,11 +66,16 @@ def test_bytes_do_not_depend_on_the_number_of_processes(tmp_path, corpus, vocabu
     documents = ["\n".join(lines) for lines in corpus.texts("train")]
     for number in range(3):
         (tmp_path / f"{number}.txt").write_text("\n\n".join(documents[number::3]))
-    texts = {"text": TextFiles(f"{tmp_path}/*.txt", input_format="paragraphs", validation_fraction=0.1)}
+    texts = {
+        "text": TextFiles(f"{tmp_path}/*.txt", input_format="paragraphs", validation_fraction=0.1),
+        "labelled": labelled_files(tmp_path, [lines[:2] for lines in corpus.texts("train")]),
+    }
     built = build(texts, vocabulary, tmp_path / "cache", processes=2)
     assert contents(built.directory) == contents(build(texts, vocabulary, tmp_path / "plain").directory)
-    assert built.counts("train")["documents"] > 20 and built.counts("validation")["documents"] > 1
-    assert len(started_processes) == 2 and all(process.poll() is not None for process in started_processes)
+    for name in texts:
+        assert built.counts("train", name)["documents"] > 20 and built.counts("validation", name)["documents"] > 1
+    assert sorted(built.documents("train", "labelled").labels[:].tolist())[-1] > 8
+    assert len(started_processes) == 4 and all(process.poll() is not None for process in started_processes)
 
 
 @pytest.mark.parametrize(
@@ -192,9 +206,10 @@ def files(tmp_path):
 
 
 def test_build_resumes_wherever_it_is_stopped(tmp_path, vocabulary, files, monkeypatch):
-    """Stop after every single record in turn, with two corpora; the journal, not the files, says how much is finished."""
+    """Stop after every single record in turn, with three corpora; the journal, not the files, says how much is finished."""
     monkeypatch.setattr(document_batches, "_CHARACTERS", 600)
-    corpora = {"files": files, "given": NumberedDocuments(documents_in_train=3)}
+    labelled = labelled_files(tmp_path, [["Text", str(number)] for number in range(200)])
+    corpora = {"files": files, "labelled": labelled, "given": NumberedDocuments(documents_in_train=3)}
     whole = contents(build(corpora, vocabulary, tmp_path / "whole").directory)
     tokenised = []
     monkeypatch.setattr(tokenize, "tokenise", lambda *arguments: tokenised.append(len(arguments[2])) or tokenise(*arguments))

@@ -43,6 +43,17 @@ class Lists(Corpus):
         return {"kind": "lists"}
 
 
+@dataclass(frozen=True)
+class LabelledLists(Lists):
+    """Corpus of the given texts, each followed by the given number of labels."""
+
+    count: int = 1
+
+    @property
+    def labels(self):
+        return self.count
+
+
 def contents(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
@@ -172,6 +183,41 @@ def built(tmp_path, words):
     return build({"text": Lists()}, words, tmp_path / "cache").directory
 
 
+LABELLED = [["one two", "", "0.25 nan"], ["", "three", "-1 1e20"], ["two", "one", "0 1"]]
+
+
+def test_cache_keeps_labels_and_empty_texts(tmp_path, words):
+    cache = build({"text": LabelledLists(LABELLED, LABELLED[1:2], count=2)}, words, tmp_path / "cache")
+    assert documents_as_pieces(cache) == [[text.split() for text in document[:-1]] for document in LABELLED]
+    assert cache.counts("train") == {
+        "documents": 3, "sentences": 6, "tokens": 5, "skipped_documents": 0, "words": 5, "bytes": len("one two  threetwo one")
+    }  # fmt: skip
+    documents, stored = (read("train", "text") for read in (cache.documents, cache.stored_documents))
+    assert documents.label_count == stored.label_count == cache.label_count("text") == 2
+    expected = np.array([[0.25, np.nan], [-1, 1e20], [0, 1]], np.float32)
+    assert np.array_equal(documents.labels[:].reshape(3, 2), expected, equal_nan=True) and documents.labels.dtype == np.float32
+    joined = stored.joined("parts", [(2, 3), (0, 2)])
+    assert np.array_equal(joined.labels.take(np.arange(6)).reshape(3, 2), expected[[2, 0, 1]], equal_nan=True)
+    assert cache.documents("validation", "text").labels[:].tolist() == np.float32([-1, 1e20]).tolist()
+    # Text without labels has no such file, and its description does not name them.
+    plain = build({"text": Lists()}, words, tmp_path / "plain")
+    assert plain.label_count("text") == plain.documents("train", "text").label_count == 0
+    assert plain.documents("train", "text").labels is None and "labels" not in (tmp_path / "plain/cache.json").read_text()
+
+
+def test_damaged_labels_are_refused(tmp_path, words):
+    path = build({"text": LabelledLists(LABELLED, count=2)}, words, tmp_path / "cache").directory / "text/train/labels.bin"
+    content = path.read_bytes()
+    for damaged, message in (
+        (content[:22], "text/train/labels.bin has 22 bytes instead of 24; delete .* and build it again"),
+        (bytes([content[0] ^ 1]) + content[1:], "text/train/labels.bin: block 0 .* is damaged"),
+        (None, "text/train/labels.bin is missing; delete .* and build it again"),
+    ):
+        path.unlink() if damaged is None else path.write_bytes(damaged)
+        with pytest.raises(UserError, match=message):
+            TokenCache(tmp_path / "cache").documents("train", "text").labels.take(np.arange(2))
+
+
 def test_model_folder_in_place_of_its_cache_is_recognised(built, tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model/cache").symlink_to(built)
@@ -238,6 +284,9 @@ def test_malformed_manifest_is_refused(built, text):
         lambda corpora: corpora.update({"../text": corpora["text"]}),
         lambda corpora: corpora["text"].update({"../train": corpora["text"]["train"]}),
         lambda corpora: corpora["text"]["train"]["dtypes"].update(tokens="O"),
+        lambda corpora: corpora["text"]["train"]["dtypes"].update(tokens="float32"),
+        lambda corpora: corpora["text"]["train"].update(labels=-1),
+        lambda corpora: corpora["text"]["train"].update(labels="1"),
         lambda corpora: corpora["text"]["train"]["counts"].update(tokens=-1),
         lambda corpora: corpora["text"]["train"]["counts"].update(bytes="x"),
         lambda corpora: corpora["text"]["train"].update(counts=[]),

@@ -1,0 +1,169 @@
+"""Classifiers of texts of every family against the torch classes that load their exports: outputs, losses, names of labels."""
+
+import dataclasses
+import inspect
+
+import jax
+import numpy as np
+import parity
+import pytest
+from flax import linen as nn
+
+from bertfam.data.rows.labelled_texts import LabelledTexts
+from bertfam.data.token_cache.documents import Documents
+from bertfam.data.vocabularies.layouts import LAYOUTS
+from bertfam.data.vocabularies.pieces import Pieces
+from bertfam.errors import UserError
+from bertfam.features import RowShape
+from bertfam.interop import huggingface
+from bertfam.interop.safetensors import open_tensors
+from bertfam.models.albert import AlbertConfig
+from bertfam.models.bert import BertConfig
+from bertfam.models.bigbird import BigBirdConfig
+from bertfam.models.distilbert import DistilBertConfig
+from bertfam.models.electra import ElectraConfig
+from bertfam.models.ernie import ErnieConfig
+from bertfam.models.longformer import LongformerConfig
+from bertfam.models.modernbert import ModernBertConfig
+from bertfam.models.roberta import RobertaConfig
+from bertfam.models.t5 import T5Config
+from bertfam.models.xlnet import XLNetConfig
+from bertfam.objectives.fine_tuning.heads import Classification, MultiLabelClassification, Regression
+from bertfam.objectives.fine_tuning.objective import FineTuning
+
+LENGTH = 18
+SIZES = {"vocab_size": 101, "num_layers": 2, "hidden_size": 24, "num_heads": 4, "feed_forward_size": 20, "max_length": LENGTH}
+ONE = Classification(("bad", "fair", "good"))
+SEVERAL = MultiLabelClassification(("a", "b", "c", "d"))
+NUMBER = Regression()
+PROBLEMS = {ONE: "single_label_classification", SEVERAL: "multi_label_classification", NUMBER: "regression"}
+CASES = {
+    "BERT": (BertConfig(**SIZES), "bert", ONE),
+    "RoBERTa": (RobertaConfig(**SIZES), "roberta", SEVERAL),
+    "ELECTRA": (ElectraConfig(**SIZES, embedding_size=16), "bert", NUMBER),
+    "ALBERT": (AlbertConfig(**SIZES, embedding_size=16), "albert", ONE),
+    "DistilBERT": (DistilBertConfig(**SIZES), "bert", SEVERAL),
+    "ERNIE": (ErnieConfig(**SIZES, task_type_vocab_size=3), "bert", NUMBER),
+    "ModernBERT, [CLS]": (
+        ModernBertConfig(**SIZES, window=6, classifier_pooling="cls", head_activation="gelu"),
+        "bert",
+        ONE,
+    ),
+    "ModernBERT, mean": (
+        ModernBertConfig(**SIZES, window=6, classifier_pooling="mean", decoder_bias=False, head_activation="relu"),
+        "bert",
+        SEVERAL,
+    ),
+    "XLNet": (XLNetConfig(**SIZES), "xlnet", NUMBER),
+    "BigBird": (BigBirdConfig(**SIZES, attention="full"), "big_bird", ONE),
+    "Longformer": (LongformerConfig(**SIZES, window=4), "roberta", ONE),
+}
+# Linear layers before the outputs, where they are not named "classifier".
+CLASSIFIERS = {one: "classifier.out_proj" for one in (RobertaConfig, ElectraConfig, BigBirdConfig, LongformerConfig)}
+CLASSIFIERS[XLNetConfig] = "logits_proj"
+# Text tokens of single texts, of first and of second texts.
+TEXTS = ((40, 1, 6, 9), (7, 1, 20, 3), (2, 8, 20, 4))
+
+
+def token_ids(layout):
+    layout = LAYOUTS[layout]
+    pieces = [*layout.first, *map(str, range(SIZES["vocab_size"] - len(layout.first) - len(layout.last))), *layout.last]
+    return Pieces(pieces, layout, np.ones(len(pieces), bool), sentinels=0).token_ids
+
+
+def labels_of(head, count, generator):
+    if head is NUMBER:
+        return generator.standard_normal((count, 1))
+    return generator.integers(0, 2 if head is SEVERAL else head.outputs, (count, head.labels))
+
+
+def batch_of(head, tokens):
+    """Return ragged rows of four single texts and four pairs, with labels."""
+    generator = np.random.default_rng(1)
+    batches = []
+    for lengths in (np.array(TEXTS[:1]), np.array(TEXTS[1:])):
+        count = lengths.shape[1]
+        starts = np.concatenate([[0], np.cumsum(lengths.T)])
+        text = generator.choice(tokens.pieces, starts[-1])
+        bounds = np.arange(count + 1) * len(lengths)
+        labels = np.float32(labels_of(head, count, generator)).reshape(-1)
+        documents = Documents("toy", text, starts, bounds, labels=labels, label_count=head.labels)
+        examples = LabelledTexts().examples(documents, LENGTH, 0, tokens)
+        batches.append(examples.rows(np.arange(count), np.zeros(count, np.uint64)))
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def torch_outputs(model, batch, layout, head):
+    """Return the outputs and the loss of the torch class, for rows that are padded as the tokenizer pads them."""
+    import torch
+
+    names = {"input_ids": "input_tokens", "attention_mask": "segment_ids", "token_type_ids": "token_type_ids"}
+    inputs = {name: batch[f"encoder_{ours}"] for name, ours in names.items()}
+    if LAYOUTS[layout].padding_side == "left":
+        shifts = (batch["encoder_segment_ids"] == 0).sum(axis=1)
+        places = (np.arange(LENGTH) - shifts[:, None]) % LENGTH
+        inputs = {name: np.take_along_axis(value, places, axis=1) for name, value in inputs.items()}
+    accepted = inspect.signature(type(model).forward).parameters
+    tensors = {name: torch.tensor(value, dtype=torch.long) for name, value in inputs.items() if name in accepted}
+    labels = torch.tensor(batch["labels"])
+    with torch.no_grad():
+        outputs = model(**tensors, labels=labels[:, 0].long() if head is ONE else labels)
+    return outputs.logits.numpy(), float(outputs.loss)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_exported_classifier_matches_torch(tmp_path, case):
+    transformers = pytest.importorskip("transformers")
+    config, layout, head = CASES[case]
+    objective, tokens = FineTuning(config, head), token_ids(layout)
+    batch = batch_of(head, tokens)
+    assert {name: value.shape[1:] for name, value in batch.items()} == {
+        name: spec.shape for name, spec in objective.features(RowShape(LENGTH, 0)).items()
+    }
+    shapes = nn.unbox(jax.eval_shape(lambda key: objective.init(key, RowShape(LENGTH, 0))[0], jax.random.key(0)))
+    generator = np.random.default_rng(0)
+    params = jax.tree_util.tree_map_with_path(
+        lambda path, leaf: np.float32(path[-1].key == "scale") + 0.3 * generator.standard_normal(leaf.shape, np.float32), shapes
+    )
+
+    extra = {**head.huggingface(), "pad_token_id": tokens.pad}
+    name = huggingface.write(tmp_path, config, params, extra=extra)
+    assert name.endswith("ForSequenceClassification")
+    auto = transformers.AutoModelForSequenceClassification
+    model, info = auto.from_pretrained(tmp_path, attn_implementation="eager", output_loading_info=True)
+    assert type(model).__name__ == name and not any(info.values()), info
+    names = dict(enumerate(getattr(head, "classes", ["LABEL_0"])))
+    assert model.config.id2label == names and model.config.num_labels == len(names)
+    assert model.config.label2id == {label: index for index, label in names.items()}
+    assert model.config.problem_type == PROBLEMS[head]
+
+    def run(params, batch):
+        out = objective.loss(params, {}, {}, batch, key=None, train=False)
+        loss = out.terms["label"] / objective.denominators(batch)["label"]
+        return objective.outputs(params, batch, key=None, train=False), loss
+
+    with jax.default_matmul_precision("highest"):
+        outputs, loss = jax.device_get(jax.jit(run)(params, batch))
+    expected, expected_loss = torch_outputs(model.eval(), batch, layout, head)
+    assert np.ptp(expected, axis=0).min() > 10 * parity.LOGITS
+    np.testing.assert_allclose(outputs, expected, atol=parity.LOGITS)
+    assert loss == pytest.approx(expected_loss, abs=parity.LOGITS)
+
+    imported = huggingface.read(tmp_path)
+    assert dataclasses.replace(imported.config, max_length=LENGTH) == config
+    assert imported.params.keys() == params.keys() - {"classifier"}
+    # The body is read bit for bit, and all other tensors are ignored.
+    family = huggingface.family_of(config)
+    stored = {name: tensor.read() for name, tensor in open_tensors(tmp_path).items()}
+    body = {family.prefix + name: value for name, value in huggingface.to_tensors(family, config, imported.params).items()}
+    assert all(np.array_equal(value, stored[name]) for name, value in body.items())
+    assert set(imported.ignored) == stored.keys() - body.keys() >= {CLASSIFIERS.get(type(config), "classifier") + ".bias"}
+
+
+def test_models_without_a_classifier_of_texts_are_refused():
+    with pytest.raises(UserError, match="T5Config has no classifier of texts"):
+        FineTuning(T5Config(101), ONE)
+    with pytest.raises(UserError, match="LongformerConfig.global_projections"):
+        LongformerConfig(**SIZES, global_projections=False).classifier(2)
+    with pytest.raises(UserError, match=r"Stage.length 19 .* BertConfig.max_length 18"):
+        FineTuning(BertConfig(**SIZES), ONE).features(RowShape(19, 0))
