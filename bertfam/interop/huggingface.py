@@ -214,8 +214,8 @@ def _is_foreign(architectures: Any, family: Family, path: Path) -> bool:
 def _read_entries(family: Family, config: Any, classes: Collection[str]) -> tuple[Entry, ...]:
     """Return the entries of the parts that are read from a model of the given classes of transformers.
 
-    A classifier is not read. Its class may have tensors by the names of another head, such as ModernBERT's, and parts that it does
-    not use, so only the other parts of the class are read with it.
+    A classifier is not read, and of its model only the other parts of the class: tensors of a classifier may have the names of
+    another head's, as ModernBERT's have.
     """
     own = next((parts for parts, name in family.architectures.items() if parts & CLASSIFIERS and name in classes), None)
     return tuple(entry for entry in family.entries(config) if entry.part not in CLASSIFIERS and (own is None or entry.part in own))

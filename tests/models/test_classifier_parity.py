@@ -161,7 +161,7 @@ def test_exported_classifier_matches_torch(tmp_path, case):
 
 
 def test_models_without_a_classifier_of_texts_are_refused():
-    with pytest.raises(UserError, match="T5Config has no classifier of texts"):
+    with pytest.raises(UserError, match="T5Config has no classifier"):
         FineTuning(T5Config(101), ONE)
     with pytest.raises(UserError, match="LongformerConfig.global_projections"):
         LongformerConfig(**SIZES, global_projections=False).classifier(2)

@@ -14,7 +14,8 @@ from bertfam.features import FeatureSpec, RowShape, label_features
 from bertfam.layers.execution import Execution
 from bertfam.layers.heads.classification import Classifier
 from bertfam.models.mapping import CLASSIFIER, TOKEN_CLASSIFIER
-from bertfam.objectives.objective import Sum, cross_entropies, masked_cross_entropy
+from bertfam.objectives.objective import Sum, binary_cross_entropy, cross_entropies, masked_cross_entropy
+from bertfam.plurals import plural
 
 
 class Head(ABC):
@@ -87,7 +88,9 @@ class Classification(Head):
                     "give one for each"
                 )
             if not all(0 < weight < 1e6 for weight in self.class_weights):
-                raise UserError(f"Classification.class_weights is {self.class_weights}: weights must be above 0")
+                raise UserError(
+                    f"Classification.class_weights is {self.class_weights}: weights must be above 0 and below 1,000,000"
+                )
 
     @property
     @override
@@ -137,12 +140,11 @@ class MultiLabelClassification(Head):
 
     @override
     def loss(self, outputs: jax.Array, labels: jax.Array, weights: jax.Array) -> tuple[jax.Array, dict[str, Sum]]:
-        outputs = jnp.where(weights > 0, outputs, 0.0)
-        losses = jax.nn.softplus(outputs) - labels * outputs
+        loss = binary_cross_entropy(outputs, labels, weights)
         # A text counts where all its labels are predicted, and no others.
         known = jnp.min(weights, axis=-1)
         correct = jnp.all((outputs > 0) == (labels > 0.5), axis=-1).astype(jnp.float32)
-        return jnp.sum(losses * weights), {"exact_match": Sum(jnp.sum(correct * known), jnp.sum(known))}
+        return loss, {"exact_match": Sum(jnp.sum(correct * known), jnp.sum(known))}
 
     @override
     def huggingface(self) -> Mapping[str, Any]:
@@ -202,9 +204,9 @@ class Regression(Head):
 
 
 def _check_classes(name: str, classes: tuple[str, ...], least: int) -> None:
-    """Raise UserError if classes are too few, or two have one name."""
+    """Raise UserError if there are too few classes, or two have one name."""
     if len(classes) < least:
-        raise UserError(f"{name}.classes has {len(classes)} names: give at least {least}")
+        raise UserError(f"{name}.classes has {plural(len(classes), 'name')}: give at least {least}")
     if len(set(classes)) < len(classes):
         twice = next(one for one in classes if classes.count(one) > 1)
         raise UserError(f"{name}.classes has {twice!r} twice")
