@@ -218,7 +218,9 @@ def _read_entries(family: Family, config: Any, classes: Collection[str]) -> tupl
     another head's, as ModernBERT's have.
     """
     own = next((parts for parts, name in family.architectures.items() if parts & CLASSIFIERS and name in classes), None)
-    return tuple(entry for entry in family.entries(config) if entry.part not in CLASSIFIERS and (own is None or entry.part in own))
+    return tuple(
+        entry for entry in family.entries(config) if entry.part not in CLASSIFIERS and (own is None or entry.part in own)
+    )
 
 
 def with_vocabulary(config: Any, vocabulary: Vocabulary, folder: str | Path) -> Any:
