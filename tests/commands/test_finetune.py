@@ -4,6 +4,7 @@ import csv
 import json
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 
@@ -11,6 +12,7 @@ import bertfam
 from bertfam import cli
 from bertfam.errors import UserError
 from bertfam.finetuning.predictor import open_predictor
+from bertfam.interop import huggingface
 from bertfam.training.model_dir import read_run
 
 SUBJECTS = ("the list", "a module", "this object", "the function", "a class", "the string", "an argument", "the value")
@@ -32,15 +34,31 @@ def write(path, rows, header=("text", "second", "label")):
 
 
 @pytest.fixture(scope="module")
-def classifier(random_model, caches_in_process, tmp_path_factory):
+def untrained(random_model, tmp_path_factory):
+    """Return a Hugging Face folder of a BERT with the initial values of a new model, which can be trained at high rates."""
+    folder = tmp_path_factory.mktemp("untrained")
+    imported, generator = huggingface.read(random_model), np.random.default_rng(0)
+
+    def initial(path, value):
+        name = path[-1].key
+        draws = 0.02 * generator.standard_normal(value.shape, np.float32)
+        return np.ones_like(value) if name == "scale" else 0 * value if name == "bias" else draws
+
+    params = jax.tree.map_with_path(initial, {name: imported.params[name] for name in ("encoder", "pooler")})
+    files = [path for path in random_model.iterdir() if path.name not in ("config.json", "model.safetensors")]
+    huggingface.write(folder / "model", imported.config, params, tokenizer_files=files)
+    return folder / "model"
+
+
+@pytest.fixture(scope="module")
+def classifier(untrained, caches_in_process, tmp_path_factory):
     """Train a classifier of pairs; return its folders and its command line."""
     folder = tmp_path_factory.mktemp("finetune")
     rows = sentences()
     train = write(folder / "train.csv", [row for index, row in enumerate(rows) if index % 8 > 1])
     held_out = write(folder / "dev.csv", [row for index, row in enumerate(rows) if index % 8 < 2])
-    words = ["finetune", f"--init_from={random_model}", f"--train={train}", f"--validation={held_out}", "--text_pair=second"]
+    words = ["finetune", f"--init_from={untrained}", f"--train={train}", f"--validation={held_out}", "--text_pair=second"]
     words += ["--epochs=8", "--learning_rate=3e-3", "--batch_size=16", "--length=32", f"--model_dir={folder / 'model'}"]
-    words += ["--init_parts=pooler"]  # the random encoder has weights that are too large to be trained
     assert cli.main(words) == 0
     return SimpleNamespace(folder=folder, model_dir=folder / "model", train=train, held_out=held_out, words=words)
 
@@ -212,3 +230,77 @@ def test_other_folders_predict_nothing(random_model, tmp_path, capsys):
         words = ["predict", f"--model_dir={folder}", f"--input={tmp_path / 'new.tsv'}", f"--output={tmp_path / 'out.tsv'}"]
         assert cli.main(words) == 2
         assert named in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def tagger(untrained, caches_in_process, tmp_path_factory):
+    """Train on sentences whose verbs are named entities; return its folder and its held-out file."""
+    folder = tmp_path_factory.mktemp("tagging")
+    sentences_of_words = [f"{text} {second}".split() for text, second, _ in sentences()]
+    tags = {"returns": "B-GOOD", "raises": "B-BAD"}
+    lines = ["".join(f"{word}\t{tags.get(word, 'O')}\n" for word in words) + "\n" for words in sentences_of_words]
+    (folder / "train.conll").write_text("-DOCSTART-\tO\n\n" + "".join(lines[:96]))
+    (folder / "dev.conll").write_text("".join(lines[96:]))
+    words = ["finetune", f"--init_from={untrained}", "--tagging", f"--train={folder / 'train.conll'}"]
+    words += [f"--validation={folder / 'dev.conll'}", "--epochs=4", "--learning_rate=1e-2", "--batch_size=16", "--length=16"]
+    assert cli.main([*words, f"--model_dir={folder / 'model'}"]) == 0
+    return SimpleNamespace(folder=folder, model_dir=folder / "model", held_out=folder / "dev.conll")
+
+
+def test_a_tagger_finds_the_entities_of_each_sentence(tagger, tmp_path, capsys):
+    words = ["predict", f"--model_dir={tagger.model_dir}", f"--input={tagger.held_out}", "--label=2", "--json"]
+    assert cli.main([*words, f"--output={tmp_path / 'out.conll'}"]) == 0
+    scores = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert scores["texts"] == 32 and scores["f1"] > 0.9 and scores["accuracy"] > 0.95
+    written, given = (path.read_text().splitlines() for path in (tmp_path / "out.conll", tagger.held_out))
+    assert [line.partition("\t")[0] for line in written] == [line.partition("\t")[0] for line in given]
+    right = sum(one == other for one, other in zip(written, given, strict=True) if one)
+    assert scores["accuracy"] == pytest.approx(right / sum(map(bool, written)))
+
+
+def test_long_sentences_are_tagged_in_pieces(tagger):
+    predictor, words = open_predictor(tagger.model_dir), [word for text, _, _ in sentences()[:8] for word in text.split()]
+    (outputs,) = predictor.word_outputs([words])
+    assert len(words) > predictor.length and len(outputs) == len(words) and outputs.any(axis=1).all()
+    model = bertfam.load(tagger.model_dir)
+    (tags,) = model.predict([words])
+    assert tags == [predictor.objective.head.classes[index] for index in outputs.argmax(axis=1)]
+
+
+def test_an_exported_tagger_tags_the_same_in_transformers(tagger, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    assert cli.main(["export", f"--model_dir={tagger.model_dir}", f"--output={tmp_path / 'out'}"]) == 0
+    tokenizer = transformers.AutoTokenizer.from_pretrained(str(tmp_path / "out"))
+    model = transformers.AutoModelForTokenClassification.from_pretrained(str(tmp_path / "out")).eval()
+    assert sorted(model.config.id2label.values()) == ["B-BAD", "B-GOOD", "O"]
+    words = [f"{text} {second}".split()[:5] for text, second, _ in sentences()[:4]]
+    for own, outputs in zip(words, open_predictor(tagger.model_dir).word_outputs(words), strict=True):
+        encoded = tokenizer(own, is_split_into_words=True, return_tensors="pt")
+        with torch.no_grad():
+            logits = model(**encoded).logits[0].numpy()
+        first = [encoded.word_ids(0).index(word) for word in range(len(own))]
+        np.testing.assert_allclose(outputs, logits[first], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "flags", "named"),
+    [
+        ("t.conll", "he\tO\nreturns\n\n", (), ("t.conll:2", "1 columns", "column 2")),
+        ("t.conll", "he\tO\nends\tO\n", (), ("t.conll", "2", "Tagging.classes")),
+        ("t.jsonl", '{"tokens": ["a", "b"], "tags": ["O"]}\n', (), ("t.jsonl:1", "2 words and 1 tags")),
+        ("t.jsonl", '{"tokens": "a b", "tags": ["O"]}\n', (), ("t.jsonl:1", "'tokens'")),
+        ("t.conll", "he\tO\n", ("--text=word",), ("--text=word", "counted from 1")),
+        ("t.conll", "he\tO\n", ("--text_pair=3",), ("--text_pair",)),
+        ("t.conll", "he\tO\n", ("--format=csv",), ("--format=csv", "conll")),
+        ("t.conll", "he\tO\n", ("--regression",), ("--regression and --tagging",)),
+        ("t.conll", "\n\n", (), ("t.conll", "no records")),
+    ],
+)
+def test_mistakes_in_tagged_files(random_model, tmp_path, capsys, name, content, flags, named):
+    (tmp_path / name).write_text(content)
+    words = ["finetune", f"--init_from={random_model}", "--tagging", f"--train={tmp_path / name}"]
+    assert cli.main([*words, f"--model_dir={tmp_path / 'model'}", *flags]) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
+    assert all(part in line for part in named), line
+    assert not (tmp_path / "model").exists()
