@@ -46,7 +46,7 @@ def sample(corpus: Corpus, split: str, vocabulary: Vocabulary, name: str) -> Sam
     block = tokenise(corpus, vocabulary, texts)
     starts, bounds = (np.concatenate([[0], np.cumsum(sizes)]) for sizes in (block.sentences, block.documents))
     name = name if is_whole else f"a sample of {name}"
-    labels = {"labels": block.labels, "label_count": corpus.labels, "labels_words": corpus.labels_words}
+    labels: dict[str, Any] = {"labels": block.labels, "label_count": corpus.labels, "labels_words": corpus.labels_words}
     return Sample(Documents(name, block.tokens, starts, bounds, block.units, corpus.pairs, **labels), is_whole)
 
 
