@@ -18,6 +18,7 @@ REQUIRED_ARGUMENTS: dict[str, dict[str, Any]] = {
     "TextFiles": {"train": ("a.txt",)},
     "PairFiles": {"train": ("a.jsonl",)},
     "LabelledFiles": {"train": ("a.tsv",)},
+    "TaggedFiles": {"train": ("a.conll",)},
     "SeqioTask": {"name": "books"},
     "Mixture": {"corpora": (PythonDocs(),), "names": ("docs",)},
     "Stage": {"steps": 8},
