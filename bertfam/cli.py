@@ -156,7 +156,7 @@ def _discard_output() -> None:
     """Write to nowhere from now on: Python flushes stdout once more at exit, which must not fail again."""
     with suppress(OSError):
         sys.stdout.flush()
-    with suppress(OSError):  # a stream without a file
+    with suppress(OSError, AttributeError):  # a stream without a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -9,9 +9,11 @@ from pathlib import Path
 
 from bertfam.errors import UserError, warn
 from bertfam.storage.files import nearest_existing
+from bertfam.storage.paths import unreplaced
 
 _FOLDERS = ("JAX_COMPILATION_CACHE_DIR", "BERTFAM_CACHE")
 _ALLOCATORS = ("default", "platform", "bfc", "cuda_async", "vmm")
+_MOST_MEMORY = 10  # times the GPU's, for unified memory; a larger number is a percentage
 _MEMORY = "write a share of the GPU's memory above 0, such as 0.9"
 # variable -> whether a value has a meaning, and what to write. JAX and XLA take these at their word, or refuse them once devices
 # are started, in words that do not name the variable.
@@ -24,8 +26,8 @@ _VALUES: dict[str, tuple[Callable[[str], bool], str]] = {
         lambda text: int(text) >= 1 or int(text) == -1,
         "write how many devices the CPU stands for, 1 or more",
     ),
-    "XLA_CLIENT_MEM_FRACTION": (lambda text: float(text) > 0, _MEMORY),
-    "XLA_PYTHON_CLIENT_MEM_FRACTION": (lambda text: float(text) > 0, _MEMORY),
+    "XLA_CLIENT_MEM_FRACTION": (lambda text: 0 < float(text) <= _MOST_MEMORY, _MEMORY),
+    "XLA_PYTHON_CLIENT_MEM_FRACTION": (lambda text: 0 < float(text) <= _MOST_MEMORY, _MEMORY),
     "XLA_PYTHON_CLIENT_ALLOCATOR": (lambda text: text.lower() in _ALLOCATORS, f"write one of {', '.join(_ALLOCATORS)}"),
 }
 _TRUE, _FALSE = ("1", "true", "yes", "on", "y", "t"), ("0", "false", "no", "off", "n", "f")
@@ -54,6 +56,10 @@ def check() -> None:
     _check_xla_flags(os.environ.get("XLA_FLAGS", ""))
     for name in _FOLDERS:
         text = os.environ.get(name, "")
+        if fault := unreplaced(text):
+            raise UserError(f"{name}={text}: {fault} in this environment variable, or unset it")
+        if text.startswith("~"):
+            os.environ[name] = os.path.expanduser(text)  # JAX would make a folder of this name
         if text and "://" not in text and not os.path.isdir(nearest := nearest_existing(os.path.expanduser(text))):
             raise UserError(f"{name}={text}: {nearest} is not a folder; name a folder in this environment variable, or unset it")
     _check_compilation_cache(os.environ.get("JAX_COMPILATION_CACHE_DIR", ""))

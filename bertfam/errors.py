@@ -116,17 +116,24 @@ def device_fault(error: BaseException) -> UserError | TrainingError | None:
     frames = traceback.extract_tb(error.__traceback__)
     # JAX asserts, without a message, that the plugin of the only platform in JAX_PLATFORMS is installed.
     has_no_plugin = isinstance(error, AssertionError) and not message and bool(frames) and frames[-1].name == "backends"
-    if not has_no_plugin and not (isinstance(error, RuntimeError) and message.startswith("Unable to initialize backend")):
+    starts = ("Unable to initialize backend", "Unknown backend")
+    if not has_no_plugin and not (isinstance(error, RuntimeError) and message.startswith(starts)):
         return None
-    platforms = os.environ.get("JAX_PLATFORMS", "")
-    where = f"JAX_PLATFORMS={platforms}: " if platforms else ""
-    absent = ("not in the list of known backends", "No visible GPU devices", "No jellyfish device found")
+    # The second is JAX's former name of the first.
+    name = next((name for name in ("JAX_PLATFORMS", "JAX_PLATFORM_NAME") if os.environ.get(name)), "JAX_PLATFORMS")
+    where = f"{name}={os.environ[name]}: " if os.environ.get(name) else ""
+    absent = ("not in the list of known backends", "No visible GPU devices", "No jellyfish device found", "Unknown backend")
     if has_no_plugin or any(words in message for words in absent):
         return UserError(
-            f"{where}JAX has no such device on this machine ({message or 'its plugin is not installed'}): unset JAX_PLATFORMS to "
+            f"{where}JAX has no such device on this machine ({message or 'its plugin is not installed'}): unset {name} to "
             "use the devices that there are; GPUs require bertfam[cuda], TPUs bertfam[tpu]"
         )
     return TrainingError(f"{where}JAX cannot start the devices ({message}): look for another process that uses them")
+
+
+def is_terminal(stream: object) -> bool:
+    """Return True if a stream shows what is written to it on a terminal; a stream of a program's own may not say it."""
+    return bool(getattr(stream, "isatty", bool)())
 
 
 def _one_line(error: BaseException) -> str:

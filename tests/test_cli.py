@@ -202,6 +202,31 @@ def test_missing_devices_are_one_line(toy, capsys, monkeypatch, failure, status)
     assert line.startswith("bertfam: error: JAX_PLATFORMS=other: JAX ") and ("backend '" in line or "plugin is not" in line)
 
 
+def test_former_variable_of_the_platform_is_named(toy, capsys, monkeypatch):
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    monkeypatch.setenv("JAX_PLATFORM_NAME", "gpu")
+    failure = "Unknown backend: 'gpu' requested, but no platforms that are instances of gpu are present."
+    assert cli.main(["toy", "--model_dir=m", f"--fail={failure}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("bertfam: error: JAX_PLATFORM_NAME=gpu: JAX ") and "unset JAX_PLATFORM_NAME" in line
+
+
+def test_streams_of_a_program_that_can_only_be_written_to_are_no_terminals(monkeypatch, tmp_path):
+    class Tee:
+        def write(self, text):
+            return len(text)
+
+        def flush(self):
+            pass
+
+    (tmp_path / "a.txt").write_text("A sentence of a page that ends with a full stop.\n")
+    monkeypatch.setattr(sys, "stdout", Tee())
+    monkeypatch.setattr(sys, "stderr", Tee())
+    words = [f"--input={tmp_path}/a.txt", "--input_format=lines", f"--output={tmp_path}/a.jsonl"]
+    assert cli.main(["clean", *words]) == 0
+    assert cli.main(["clean", *words]) == 2  # it exists
+
+
 def test_interrupt_is_one_line_and_exit_code_130(toy, capsys):
     assert cli.main(["toy", "--model_dir=m", "--fail=interrupt"]) == 130
     assert capsys.readouterr() == ("", "bertfam: interrupted\n")
@@ -371,7 +396,9 @@ def test_flags_that_other_trainers_are_answered_with_exist():
     assert {name for name in names if not name.startswith("--gin.")} <= known
 
 
-@pytest.mark.parametrize("name", ["'$HOME/m'", "'\"m\"'", "“m”", "None", "None/m", "'{folder}/m'", "'<DIR>'", "'m '", r"'C:\m'"])
+@pytest.mark.parametrize(
+    "name", ["'$HOME/m'", "'\"m\"'", "“m”", "None", "None/m", "runs/None", "'{folder}/m'", "'<DIR>'", "'m '", r"'C:\m'"]
+)
 def test_paths_with_what_a_script_was_to_replace_are_refused(toy, capsys, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     (word,) = shlex.split(f"--model_dir={name}")

@@ -20,6 +20,9 @@ from bertfam import cli, environment
         "XLA_PYTHON_CLIENT_ALLOCATOR=malloc",
         "JAX_COMPILATION_CACHE_DIR={file}/cache",
         "BERTFAM_CACHE={file}",
+        "JAX_COMPILATION_CACHE_DIR=$HOME/cache",
+        "BERTFAM_CACHE='/tmp'",
+        "XLA_PYTHON_CLIENT_MEM_FRACTION=90",
         "JAX_DISABLE_JIT=1",
         "JAX_NUMPY_DTYPE_PROMOTION=strict",
         "JAX_NUMPY_RANK_PROMOTION=raise",
@@ -44,6 +47,7 @@ def test_values_with_a_meaning_pass(tmp_path, monkeypatch, capsys):
         ("JAX_NUM_CPU_DEVICES", "8"),
         ("XLA_FLAGS", f"{tmp_path}/flags.txt"),
         ("XLA_CLIENT_MEM_FRACTION", ".75"),
+        ("XLA_PYTHON_CLIENT_MEM_FRACTION", "4.0"),
         ("XLA_PYTHON_CLIENT_ALLOCATOR", "platform"),
         ("JAX_COMPILATION_CACHE_DIR", f"{tmp_path}/new/folder"),
         ("BERTFAM_CACHE", "gs://bucket/cache"),
@@ -54,6 +58,13 @@ def test_values_with_a_meaning_pass(tmp_path, monkeypatch, capsys):
         monkeypatch.setenv(name, value)
     assert cli.main(["configs", "bert_tiny"]) == 0 and not capsys.readouterr().err
     assert not (tmp_path / "new").exists()
+
+
+def test_home_folder_of_a_cache_of_programs_is_expanded_where_jax_would_not(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "~/programs")
+    environment.check()
+    assert os.environ["JAX_COMPILATION_CACHE_DIR"] == "/home/me/programs"
 
 
 def test_a_cache_of_programs_that_cannot_be_written_is_one_warning(tmp_path, monkeypatch, capsys):

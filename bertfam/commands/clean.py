@@ -18,7 +18,7 @@ from bertfam.commands import flags
 from bertfam.data.corpora.c4.rules import RULES, PageRules, check_rules
 from bertfam.data.corpora.c4.tally import Tally
 from bertfam.data.corpora.sentences import LANGUAGES, UNDETERMINED
-from bertfam.errors import UserError, warn
+from bertfam.errors import UserError, is_terminal, warn
 from bertfam.plurals import plural
 from bertfam.storage.files import new_file, write_text
 
@@ -122,7 +122,7 @@ def _batches(args: argparse.Namespace, corpus: TextFiles, rules: PageRules) -> G
     else:
         settings = {"corpus": corpus.fingerprint(), **_settings(args, rules), "bad_words": rules.bad_words}
         batches = page_batches_with_beam(corpus, rules, Path(args.output), settings, shlex.split(args.beam))
-    with closing(batches), tqdm(desc="cleaning", unit=" pages", disable=not sys.stderr.isatty(), leave=False) as progress:
+    with closing(batches), tqdm(desc="cleaning", unit=" pages", disable=not is_terminal(sys.stderr), leave=False) as progress:
         for batch in batches:
             progress.update(batch.tally.seen.pages)
             yield batch

@@ -15,7 +15,7 @@ from bertfam.data.corpora.sentences import LANGUAGES, UNDETERMINED
 from bertfam.errors import UserError, warn_once
 from bertfam.storage.buckets import is_remote
 from bertfam.storage.files import check_file
-from bertfam.storage.paths import to_path
+from bertfam.storage.paths import to_path, unreplaced
 
 if TYPE_CHECKING:
     from bertfam.config import Config, Defaults, Override
@@ -29,15 +29,6 @@ TFDS_TASKS = (
     *("c4_en", "c4_realnewslike", "lm1b"),
 )
 _LONGEST_NAME, _LONGEST_PATH = 255, 4000  # bytes, on Linux
-# Values that only a script means, whose part in braces or after $ was to be replaced -> why, and what to do.
-_UNREPLACED = (
-    (re.compile(r"""(?s)(["'])(.*)\1|[“‘](.*)[”’]"""), "the quotes are part of the value: leave them out"),
-    (re.compile(r".*\$\{?[A-Za-z_].*"), "the shell has not replaced its variable, as in single quotes: write the value"),
-    (re.compile(r".*(\{\w*\}|<\w+>).*"), "a part of it was to be replaced by a value: write the value"),
-    (re.compile(r"(.*/)?(None|null|undefined)(/.*)?"), "a variable of a script has no value: give one"),
-    (re.compile(r"[A-Za-z]:\\.*"), "it is a path of Windows: write it as this system does"),
-    (re.compile(r"\s.*|.*\s"), "a space at its begin or end is part of the value: leave it out"),
-)
 _DEFAULTS = "tasks/text.gin"  # every other file overrides it
 _READ = ("input", "language_input", "validation_input", "gin_file", "bad_words")  # flags of files that a command reads
 _WHERE = ("input", "language_input", "task")  # where text comes from
@@ -75,10 +66,8 @@ def _checked_names(text: str) -> str:
     length = max(len(os.fsencode(name)) for name in text.split("/"))
     if length > _LONGEST_NAME or len(os.fsencode(text)) > _LONGEST_PATH:
         raise argparse.ArgumentTypeError(f"a name in it has {length} bytes; names have at most {_LONGEST_NAME}")
-    if not os.path.lexists(text):  # a name that is there is meant as it is
-        for pattern, fault in _UNREPLACED:
-            if pattern.fullmatch(text):
-                raise argparse.ArgumentTypeError(fault)
+    if fault := unreplaced(text):
+        raise argparse.ArgumentTypeError(fault)
     return text
 
 

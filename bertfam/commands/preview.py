@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertfam.commands import flags
-from bertfam.errors import UserError
+from bertfam.errors import UserError, is_terminal
 from bertfam.plurals import plural
 from bertfam.storage.paths import to_path
 
@@ -217,8 +217,8 @@ def _show(
     from bertfam.data.preview import terminal
     from bertfam.data.preview.terminal import Paint, row_lines, statistics_lines
 
-    is_terminal = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    paint = Paint(args.color == "always" or (args.color == "auto" and is_terminal))
+    has_colors = is_terminal(sys.stdout) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    paint = Paint(args.color == "always" or (args.color == "auto" and has_colors))
     for number, record in enumerate(shown):
         print(*row_lines(record, number, paint), sep="\n")
     if not data.corruption.labels:

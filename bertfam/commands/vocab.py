@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertfam.commands import flags
 from bertfam.data.vocabularies.layouts import DEFAULT_LAYOUTS, LAYOUTS
-from bertfam.errors import UserError
+from bertfam.errors import UserError, is_terminal
 from bertfam.plurals import plural
 from bertfam.storage.buckets import is_remote
 from bertfam.storage.files import check_writable, is_used, new_folder, recover, replaced_folder
@@ -194,7 +194,7 @@ def _shown(documents: Iterator[list[str]]) -> Iterator[list[str]]:
     """Return the documents, with a progress bar on a terminal."""
     from tqdm import tqdm
 
-    return tqdm(documents, "reading", unit=" documents", disable=not sys.stderr.isatty(), leave=False)
+    return tqdm(documents, "reading", unit=" documents", disable=not is_terminal(sys.stderr), leave=False)
 
 
 def _learn(learner: Learner, words: Counter[str]) -> Vocabulary:

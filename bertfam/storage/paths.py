@@ -15,6 +15,15 @@ from bertfam.storage.mirror import mirror
 from bertfam.suggest import nearest
 
 _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
+# Paths that only a script or a page means, since a part of them was to be replaced -> why, and what to do.
+_UNREPLACED = (
+    (re.compile(r"""(?s)(["'])(.*)\1|[“‘](.*)[”’]"""), "the quotes are part of the value: leave them out"),
+    (re.compile(r".*\$\{?[A-Za-z_].*"), "no shell has replaced the variable in it, as in single quotes: write the value"),
+    (re.compile(r".*(\{\w*\}|<\w+>).*"), "a part of it was to be replaced by a value: write the value"),
+    (re.compile(r"(None|null|undefined)(/.*)?|.*/None"), "a variable of a script has no value: give one"),
+    (re.compile(r"[A-Za-z]:\\.*"), "it is a path of Windows: write it as this system does"),
+    (re.compile(r"\s.*|.*\s"), "a space at its begin or end is part of the value: leave it out"),
+)
 _MOST_ENTRIES = 1000  # of a folder that are compared with a missing name
 
 
@@ -101,6 +110,13 @@ def similar_path(path: str | os.PathLike[str], *, is_folder: bool) -> str | None
     except OSError:
         return None
     return next((os.path.join(folder, match) for match in nearest(name, names)), None)
+
+
+def unreplaced(path: str) -> str | None:
+    """Return why a path cannot be meant as it is written, and what to do; None for others, and for one that exists."""
+    if os.path.lexists(path):
+        return None
+    return next((fault for pattern, fault in _UNREPLACED if pattern.fullmatch(path)), None)
 
 
 def check_whole(folder: Path) -> None:

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from bertfam.data.rows.batches import Batches, BatchSource
 from bertfam.data.text_data import HeldOut
-from bertfam.errors import UserError
+from bertfam.errors import UserError, is_terminal
 from bertfam.features import FeatureSpec
 from bertfam.multihost.preemption import Stop
 from bertfam.objectives.objective import Predictions
@@ -286,7 +286,7 @@ def evaluate(
       The metrics of each batch, whose exact weighted means are the same on every mesh; None if the evaluation was interrupted.
     """
     metrics: list[Metrics] = []
-    silent = jax.process_index() > 0 or not sys.stderr.isatty()
+    silent = jax.process_index() > 0 or not is_terminal(sys.stderr)
     for index in tqdm(range(steps), "evaluating", unit=" batches", disable=silent, leave=False):
         metrics.append(step(batches(index)))
         # Keep only as many batches in flight as the device needs to stay busy.

@@ -18,6 +18,7 @@ from bertfam.data.checks.passages import are_kept, passages
 from bertfam.data.corpora.corpus import Corpus
 from bertfam.data.token_cache.cache import TokenCache
 from bertfam.data.vocabularies import Vocabulary
+from bertfam.errors import is_terminal
 
 NEAR = 0.5  # a near duplicate has at least this share of its passages in one training document
 _WINDOW_BYTES, _WINDOW_TOKENS = 64, 16
@@ -179,4 +180,4 @@ def _digest(text: Text) -> int:
 def _with_progress(texts: Iterable[Text]) -> Iterable[Text]:
     from tqdm import tqdm
 
-    return tqdm(texts, unit=" documents", desc="comparing", disable=not sys.stderr.isatty(), leave=False)
+    return tqdm(texts, unit=" documents", desc="comparing", disable=not is_terminal(sys.stderr), leave=False)

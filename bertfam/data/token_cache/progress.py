@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 
 from bertfam.data.token_cache.writer import Counts
+from bertfam.errors import is_terminal
 from bertfam.plurals import plural
 
 
@@ -26,13 +27,13 @@ class Progress:
         read = sum(self._sizes[:part])
         if part > self._part and read:
             self._part, self._characters_per_byte = part, characters / read
-        if sys.stderr.isatty() and time.monotonic() - self._last > 1:
+        if is_terminal(sys.stderr) and time.monotonic() - self._last > 1:
             self._last = time.monotonic()
             print(f"\r\x1b[K{self._line(counts)}{self._left(characters)}", end="", file=sys.stderr, flush=True)
 
     def finish(self, counts: Counts) -> None:
         """Write the final line."""
-        print(("\r\x1b[K" if sys.stderr.isatty() else "") + self._line(counts), file=sys.stderr, flush=True)
+        print(("\r\x1b[K" if is_terminal(sys.stderr) else "") + self._line(counts), file=sys.stderr, flush=True)
 
     def _line(self, counts: Counts) -> str:
         seconds = max(time.monotonic() - self._begin, 1e-9)

@@ -9,7 +9,7 @@ from bertfam.data import vocabularies
 from bertfam.data.corpora.corpus import SPLITS
 from bertfam.data.token_cache import digests
 from bertfam.data.token_cache.cache import TokenCache
-from bertfam.errors import UserError
+from bertfam.errors import UserError, is_terminal
 from bertfam.plurals import plural
 from bertfam.storage.buckets import is_remote
 from bertfam.storage.files import write_text
@@ -76,12 +76,12 @@ class _Progress:
 
     def __call__(self, size: int) -> None:
         self._done += size
-        if sys.stderr.isatty() and time.monotonic() - self._last > 1:
+        if is_terminal(sys.stderr) and time.monotonic() - self._last > 1:
             self._last = time.monotonic()
             share = self._done / max(self._total, 1)
             print(f"\r\x1b[Kverifying {self._title}: {share:.0%}", end="", file=sys.stderr, flush=True)
 
     def finish(self) -> None:
         """Clear the line."""
-        if sys.stderr.isatty():
+        if is_terminal(sys.stderr):
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -30,7 +30,7 @@ from bertfam.data.corpora.corpus import SPLITS, Corpus
 from bertfam.data.corpora.formats import read_documents
 from bertfam.data.corpora.python_docs import docstrings
 from bertfam.data.corpora.python_docs.packages import HELD_OUT, PACKAGES, Source, find_package, find_sources, version
-from bertfam.errors import UserError
+from bertfam.errors import UserError, is_terminal
 from bertfam.plurals import plural
 from bertfam.storage.files import check_writable, new_folder
 from bertfam.storage.paths import cache_root
@@ -194,7 +194,7 @@ def _extract(sources: list[Source]) -> Iterator[tuple[Source, list[list[str]] | 
         if sum(other.size for other in chunks[-1]) > _CHUNK_BYTES:
             chunks.append([])
         chunks[-1].append(source)
-    progress = tqdm(total=len(sources), unit=" files", desc="python_docs", disable=not sys.stderr.isatty(), leave=False)
+    progress = tqdm(total=len(sources), unit=" files", desc="python_docs", disable=not is_terminal(sys.stderr), leave=False)
     with ThreadPoolExecutor(min(cores(), 8)) as pool, progress:
         for chunk, extracted in zip(chunks, pool.map(_extract_chunk, chunks), strict=True):
             yield from zip(chunk, extracted, strict=True)
