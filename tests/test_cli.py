@@ -99,6 +99,10 @@ MISTAKES = [
         "--model_dir=s3://bucket/m: it is neither on this machine nor at gs://; copy it, or mount the bucket",
     ),
     (
+        ["toy", "--model_dir=https://huggingface.co/bert"],
+        "--model_dir=https://huggingface.co/bert: nothing is downloaded: hf download NAME --local-dir DIR, and name DIR",
+    ),
+    (
         ["toy", "--model_dir=gs:/bucket/m"],
         "--model_dir=gs:/bucket/m: an address in a bucket begins with gs://; write gs://bucket/m",
     ),

@@ -52,6 +52,8 @@ def files(text: str) -> str:
 
 def folder(text: str) -> str:
     """Parse the path of a folder, local or in a bucket (gs://BUCKET/NAME)."""
+    if re.match(r"(hf|https?)://", text) and ("huggingface.co/" in text or text.startswith("hf:")):
+        raise argparse.ArgumentTypeError("nothing is downloaded: hf download NAME --local-dir DIR, and name DIR")
     if "://" in text and not is_remote(text):
         raise argparse.ArgumentTypeError("it is neither on this machine nor at gs://; copy it, or mount the bucket")
     if text.startswith("gs:") and not is_remote(text):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bertfam.errors import UserError, warn
-from bertfam.storage.paths import to_path
+from bertfam.storage.paths import broken_link, to_path
 from bertfam.storage.untrusted import check_file, check_size
 from bertfam.suggest import nearest, one_each
 
@@ -61,6 +61,8 @@ def read(name: str, named_at: str, beside: str | None = None, *, is_saved: bool 
             raise UserError(f"{named_at}: {name} is a folder; name a gin file in it")
         if path.exists():
             raise UserError(f"{named_at}: {name} is a pipe or device; save the gin file, and name that")
+    if link := broken_link(name):
+        raise UserError(f"{named_at}: {link}")
     near = nearest(name, _candidates(to_path(name).parent), count=3)
     hint = f"; did you mean {' or '.join(near)}?" if near else "; give a path, or a name as in gin_configs/"
     hint = one_each(name, _exists) or hint

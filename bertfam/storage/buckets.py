@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from bertfam.errors import TransientError, UserError
-from bertfam.storage.faults import refusal
+from bertfam.storage.faults import NO_ADDRESS, refusal
 
 SCHEME = "gs://"
 _MARKER = ".uploading"
@@ -72,10 +72,13 @@ def _check_bucket(bucket: str) -> None:
         if refused and refused.passes and not refused.is_denied:
             raise TransientError(refused.reason, f"{SCHEME}{bucket} cannot be read; run the same command again") from error
         why = refused.reason if refused else f"{type(error).__name__}: {error}".splitlines()[0]
-        raise UserError(
-            f"{SCHEME}{bucket} cannot be read ({why}); grant this machine's account the role Storage Object User there, or sign "
-            "in with `gcloud auth application-default login`"
-        ) from error
+        fix = (
+            "grant this machine's account the role Storage Object User there, or sign in with `gcloud auth application-default "
+            "login`"
+        )
+        if why == NO_ADDRESS:
+            fix = "check the network of this machine"
+        raise UserError(f"{SCHEME}{bucket} cannot be read ({why}); {fix}") from error
 
 
 def _failure(message: str, error: Exception) -> Exception:

@@ -8,10 +8,12 @@ while credentials are renewed. Requests to buckets are retried (see `gcs`), and 
 import errno
 import os
 import re
+import socket
 from typing import NamedTuple
 
 from bertfam.errors import TransientError, UserError
 
+NO_ADDRESS = "its server has no address here: the name is wrong, or this machine has no network"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of a full disk
 _SEALED = (errno.EROFS, errno.EACCES, errno.EPERM)
 _PASSING = {
@@ -84,6 +86,8 @@ def cannot_write(path: str | os.PathLike[str], error: OSError, fix: str = "name 
 def _of_system(error: BaseException) -> Refusal | None:
     if isinstance(error, TimeoutError):
         return Refusal(_first_line(error) or "timed out", True)
+    if isinstance(error, OSError) and error.errno and error.errno < 0:  # of the look-up of a server's name
+        return Refusal(NO_ADDRESS, error.errno == socket.EAI_AGAIN)
     if isinstance(error, OSError) and error.errno:
         return Refusal(os.strerror(error.errno), error.errno in _PASSING)
     return None

@@ -89,6 +89,8 @@ def missing_folder(folder: str | os.PathLike[str]) -> str | None:
     """Return the end of a message about a folder on this machine that does not exist; None if it exists, or is in a bucket."""
     if is_remote(folder) or os.path.exists(folder):
         return None
+    if link := broken_link(folder):
+        return link
     if similar := similar_path(folder, is_folder=True):
         return f"there is no folder {folder}; did you mean {similar}?"
     if not _HUB_NAME.fullmatch(str(folder)):
@@ -97,6 +99,13 @@ def missing_folder(folder: str | os.PathLike[str]) -> str | None:
         f"there is no folder {folder} here, and nothing is downloaded from the Hugging Face hub: download the model first (hf "
         f"download {folder} --local-dir DIR) and name DIR"
     )
+
+
+def broken_link(path: str | os.PathLike[str]) -> str | None:
+    """Say of a link on this machine that leads nowhere where it leads; None for other paths."""
+    if is_remote(path) or os.path.exists(path) or not os.path.islink(path):
+        return None
+    return f"{path} is a link to {os.readlink(path)}, which does not exist"
 
 
 def similar_path(path: str | os.PathLike[str], *, is_folder: bool) -> str | None:

@@ -47,6 +47,12 @@ def test_file_of_another_format(write, name, text):
     assert error_message([write(name, text)]).startswith(f"{name}:1: this is a {name[2:].upper()} file, not a gin file")
 
 
+def test_link_to_a_missing_file(tmp_path, monkeypatch):
+    (tmp_path / "run.gin").symlink_to("moved.gin")
+    monkeypatch.chdir(tmp_path)
+    assert error_message(["run.gin"]) == "--gin_file=run.gin: run.gin is a link to moved.gin, which does not exist"
+
+
 def test_value_that_an_include_after_it_overrides_is_named_in_a_warning(write, capsys):
     write("base.gin", GOOD)
     files = [write("own.gin", "STEPS = 9\nToyModel.size = 4\ninclude 'base.gin'\n"), write("good.gin", "include 'base.gin'\n")]

@@ -43,12 +43,14 @@ def test_output_in_a_bucket_is_compared_by_address(tmp_path, bucket):
         ("vocab", "it is a vocabulary, for --vocab"),
         ("text.txt", "it is a file"),
         ("modle", "did you mean model?"),
+        ("link", "link is a link to nowhere, which does not exist"),
     ],
 )
 def test_folders_of_another_kind_and_misspelt_ones_are_named(tmp_path, monkeypatch, name, words):
     for file in ("cache/cache.json", "vocab/vocab.txt", "text.txt", "model/config.gin"):
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).touch()
+    (tmp_path / "link").symlink_to("nowhere")
     monkeypatch.chdir(tmp_path)
     for check in (check_is_model, check_is_run):
         with pytest.raises(UserError, match=f"{name} is n.*{words.replace('?', '.')}"):

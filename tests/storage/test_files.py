@@ -3,12 +3,13 @@
 import errno
 import os
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
 
 from bertfam.errors import UserError
-from bertfam.storage import exchange, files
+from bertfam.storage import exchange, faults, files
 
 
 def test_new_folder_appears_after_success_only(tmp_path):
@@ -169,3 +170,9 @@ def test_replacement_killed_at_any_moment_is_recovered(tmp_path, monkeypatch, mo
 
 def test_the_root_folder_has_no_interrupted_replacement():
     assert not exchange.is_interrupted(Path("/"))
+
+
+@pytest.mark.parametrize(("number", "passes"), [(socket.EAI_NONAME, False), (socket.EAI_AGAIN, True)])
+def test_a_name_without_an_address_is_said(number, passes):
+    refused = faults.refusal(socket.gaierror(number, "Name or service not known"))
+    assert refused == (faults.NO_ADDRESS, passes)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertfam.errors import UserError
-from bertfam.storage.paths import similar_path
+from bertfam.storage.paths import broken_link, similar_path
 from bertfam.storage.streams import StoredFile, find_stored, is_address
 from bertfam.suggest import one_each
 
@@ -71,6 +71,8 @@ def _find_local(pattern: str) -> list[InputFile]:
         matches = [path]
     else:
         matches = [Path(name) for name in sorted(glob.glob(str(path), recursive=True)) if not os.path.isdir(name)]
+    if link := next(filter(None, map(broken_link, matches)), None):
+        raise UserError(link)
     if not matches and not glob.has_magic(pattern) and (reason := _unreadable(path)):
         raise UserError(f"{pattern} cannot be read: {reason}")
     if unfit := next((match for match in matches if os.path.exists(match) and not os.path.isfile(match)), None):

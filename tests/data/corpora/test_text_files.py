@@ -83,6 +83,14 @@ def test_held_out_documents_depend_on_their_content_only(tmp_path):
     assert read(tmp_path / "a.txt", split="validation") == []  # validation_fraction 0
 
 
+def test_missing_files_are_answered_with_a_similar_one_or_the_target_of_their_link(tmp_path):
+    (tmp_path / "a.txt").write_text(TEXT)
+    (tmp_path / "b.txt").symlink_to("moved.txt")
+    for name, words in (("a.tx", "did you mean .*/a.txt"), ("b.txt", "b.txt is a link to moved.txt, which does not exist")):
+        with pytest.raises(UserError, match=words):
+            TextFiles(f"{tmp_path}/{name}").files("train")
+
+
 def test_validation_files_replace_held_out_documents(tmp_path):
     (tmp_path / "t.txt").write_text(TEXT)
     (tmp_path / "v.txt").write_text("Seven.")
