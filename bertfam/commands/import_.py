@@ -41,7 +41,7 @@ def main(args: argparse.Namespace) -> int:
     flags.import_modules(args)
     model = read_model(args.input, f"--input={args.input}", args.module_import)
     with new_folder(args.output) as folder:
-        (folder / "config.gin").write_text(model.config.complete("Run").text())
+        (folder / "config.gin").write_text(model.config.complete("Run").text(), encoding="utf-8")
         model.vocabulary.save(folder / "vocab", model_max_length=model.run.objective.model.max_length)
         model_dir_files.write(folder, model.vocabulary.fingerprint)
         checkpoints = Checkpoints(folder)

@@ -9,6 +9,7 @@ import errno
 import os
 import re
 import socket
+import ssl
 from typing import NamedTuple
 
 from bertfam.errors import TransientError, UserError
@@ -88,6 +89,9 @@ def _of_system(error: BaseException) -> Refusal | None:
         return Refusal(_first_line(error) or "timed out", True)
     if isinstance(error, OSError) and error.errno and error.errno < 0:  # of the look-up of a server's name
         return Refusal(NO_ADDRESS, error.errno == socket.EAI_AGAIN)
+    inner = getattr(error, "os_error", error)  # of aiohttp, which keeps another library's number as that of a system's error
+    if isinstance(inner, ssl.SSLError):
+        return Refusal(f"the server answers without TLS, or with a certificate that is not trusted: {_first_line(inner)}", False)
     if isinstance(error, OSError) and error.errno:
         return Refusal(os.strerror(error.errno), error.errno in _PASSING)
     return None
@@ -104,7 +108,10 @@ def _of_bucket(error: BaseException) -> Refusal | None:
     if package in ("aiohttp", "requests"):
         if status := http_status(error):
             return _of_code(status, getattr(error, "message", None) or str(status))
-        return Refusal(f"{type(error).__name__}: {line}", True)
+        if type(error).__name__ == "TooManyRedirects":
+            return Refusal("the server sends from one address to another without end", False)
+        is_address = isinstance(error, ValueError) or "NonHttpUrl" in type(error).__name__
+        return Refusal(f"{type(error).__name__}: {line}", not is_address)
     if package == "google":
         return Refusal(f"{type(error).__name__}: {line}", type(error).__name__ in ("TransportError", "RefreshError"))
     return None

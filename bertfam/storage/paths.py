@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import sys
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -78,11 +79,15 @@ def copy_files(source: Path, names: Sequence[str], target: Path) -> None:
 
 def check_encodable(folder: Path) -> None:
     """Raise UserError if the path of a folder of checkpoints is not UTF-8: the library that writes them takes no other."""
+    if is_remote(folder):
+        return
     try:
         os.path.abspath(folder).encode()
     except UnicodeEncodeError:
         shown = os.fsencode(os.path.abspath(folder)).decode(errors="backslashreplace")
-        raise UserError(f"{shown}: checkpoints need a path in UTF-8; rename its folder, or choose another") from None
+        is_utf_8 = sys.getfilesystemencoding() == "utf-8"
+        fix = "rename its folder, or choose another" if is_utf_8 else "set PYTHONUTF8=1, since this locale is not UTF-8"
+        raise UserError(f"{shown}: checkpoints need a path in UTF-8; {fix}") from None
 
 
 def missing_folder(folder: str | os.PathLike[str]) -> str | None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from typing_extensions import override
 
@@ -168,6 +168,8 @@ def _filesystem(address: str) -> tuple[Any, str]:
     protocol = address.partition("://")[0]
     if not address.isprintable():
         raise UserError(f"{address!a} cannot be an address: it has characters that cannot be printed")
+    if protocol in _WEB:
+        _check_web_address(address)
     if buckets.is_remote(address):
         buckets.open_path(address)  # configures gcsfs and checks the bucket
     try:
@@ -181,6 +183,16 @@ def _filesystem(address: str) -> tuple[Any, str]:
     except Exception as error:  # file systems check their addresses in ways of their own
         raise UserError(f"{address}: {error}; name a local file, or an address such as gs://BUCKET/NAME") from error
     return filesystem, str(name)
+
+
+def _check_web_address(address: str) -> None:
+    try:
+        if urlsplit(address).hostname and urlsplit(address).port != 0:
+            return
+        problem = "no server"
+    except ValueError as error:
+        problem = str(error)
+    raise UserError(f"{address} is no address of a web server ({problem}); write http://SERVER:PORT/NAME")
 
 
 def _web_options() -> dict[str, Any]:

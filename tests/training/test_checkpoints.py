@@ -101,6 +101,16 @@ def test_interrupted_save_is_no_checkpoint(state, tmp_path):
     assert newest(tmp_path) == 2
 
 
+def test_folder_that_is_moved_while_a_run_writes_to_it_is_named_and_not_made_again(state, tmp_path):
+    checkpoints = Checkpoints(tmp_path / "model")
+    checkpoints.save(update(state))
+    checkpoints.wait()
+    (tmp_path / "model").rename(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match="model/checkpoints was moved or removed while this run writes to it: move it back"):
+        checkpoints.save_last(update(update(state)))
+    assert not (tmp_path / "model").exists() and newest(tmp_path / "elsewhere") == 1
+
+
 def test_parameters_alone_are_no_training_state(state, tmp_path):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save_params(0, state.params)

@@ -86,7 +86,7 @@ def _run_child(config: Config, data: TextData, directory: Path, *flags: str) -> 
     with tempfile.TemporaryDirectory() as scratch:
         gin_file = Path(scratch) / "config.gin"
         # The bindings of the model and the optimizer are left out, as their modules import JAX.
-        gin_file.write_text(config.restricted("TextData").text())
+        gin_file.write_text(config.restricted("TextData").text(), encoding="utf-8")
         words = command("bertfam", "cache", f"--gin_file={gin_file}", f"--output={directory}", *flags)
         # The child writes its progress, or its one line of error, to stderr; stdout is for the output of the parent's command.
         status = subprocess.run(words, env=_environment(), stdout=subprocess.DEVNULL).returncode

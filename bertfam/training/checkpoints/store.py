@@ -154,6 +154,7 @@ class Checkpoints:
         args = _Items(**{name: ocp.args.StandardSave(tree) for name, tree in trees.items()})
         fault: Exception | None = None
         try:
+            self._check_folder()
             self._orbax.save(self._folder(step), args=args)
         except Exception as error:
             fault = error
@@ -162,6 +163,14 @@ class Checkpoints:
         refused = refusal(fault)
         if fault and not (refused and refused.passes and self._processes.alone):
             self.wait()
+
+    def _check_folder(self) -> None:
+        """Raise UserError if the folder is gone: Orbax would make it anew, without the rest of the run."""
+        if not is_remote(self.directory) and not self.directory.is_dir():
+            raise UserError(
+                f"{self.directory} was moved or removed while this run writes to it: move it back, and the same command resumes "
+                "from its newest checkpoint"
+            )
 
     def _finish(self, fault: Exception | None) -> None:
         def finish() -> None:

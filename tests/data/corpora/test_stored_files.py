@@ -211,6 +211,42 @@ def test_links_of_an_index_stay_in_the_folder_of_the_glob():
         server.shutdown()
 
 
+class RedirectingServer(http.server.BaseHTTPRequestHandler):
+    """Web server that sends circle.txt to itself, and file.txt to a file of the client."""
+
+    def do_HEAD(self):
+        self.do_GET()
+
+    def do_GET(self):
+        self.send_response(302)
+        self.send_header("Location", "file:///etc/passwd" if self.path == "/file.txt" else self.path)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *args):
+        pass
+
+
+def test_addresses_that_lead_nowhere_are_mistakes(monkeypatch):
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), RedirectingServer) as server:
+        monkeypatch.setattr(server, "handle_error", lambda *args: None)  # TLS in place of a request
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        port = server.server_port
+        for address, words in (
+            (f"http://127.0.0.1:{port}/circle.txt", "sends from one address to another without end"),
+            (f"http://127.0.0.1:{port}/file.txt", "file:///etc/passwd"),
+            (f"https://127.0.0.1:{port}/a.txt", "without TLS"),
+            ("http://name.invalid/a.txt", "its server has no address here"),
+            ("http://[::1/a.txt", "is no address of a web server"),
+            ("https://127.0.0.1:99999/a.txt", "is no address of a web server"),
+            ("http:///a.txt", "is no address of a web server (no server)"),
+        ):
+            with pytest.raises(UserError) as refusal:
+                list(TextFiles(address).texts("train"))
+            assert words in str(refusal.value) and address in str(refusal.value), refusal.value
+        server.shutdown()
+
+
 def test_a_web_server_has_no_limit_on_the_time_of_a_file():
     timeout = streams._filesystem("https://example.com/a.txt")[0].client_kwargs["timeout"]
     assert timeout.total is None and timeout.sock_read == 60
