@@ -305,6 +305,8 @@ def check_types(live: Bindings) -> None:
         if not hints.fits(value, hint):
             repaired = hints.repair(value, hint)
             fix = f"; write {repaired}" if repaired else _share_hint(binding, hint, live) or _objective_hint(binding, value)
+            if binding.parameter == "schedule" and isinstance(value, (int, float)):
+                fix = f"; write @LinearDecay(), say, and bind LinearDecay.peak = {render(value)} by itself"
             raise UserError(
                 f"{binding.origin}: {label(binding)} must be {hints.describe(hint)}, not {render(value)}"
                 f"{macro_origins(binding.value, live)}{fix}"

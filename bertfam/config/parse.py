@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from bertfam.config import paths, registry
 from bertfam.errors import UserError, warn
-from bertfam.suggest import without_commas
+from bertfam.suggest import nearest, without_commas
 
 LINE_LENGTH = 100
 _UNITS = "kmb"
@@ -239,7 +239,9 @@ def _explained(message: str, source: str, line: str, lines: Sequence[str]) -> st
     if "\\" not in line and (included := _INCLUDE.match(line)):
         return f'a file is included by its name in quotes: write include "{included[1]}"'
     if bare:
-        return _explained_word(bare[1], source)
+        # gin ends a word at a dot of a file's name, and at other signs.
+        value = line.partition("=")[2].strip()
+        return _explained_word(value if re.fullmatch(rf"{re.escape(bare[1])}[./-][\w./-]+", value) else bare[1], source)
     if number := _ABBREVIATED.fullmatch(line):
         digits, unit = number.groups()
         return f"{digits}{unit} is not a number; write {' or '.join(_written_out(digits, unit))}"
@@ -264,17 +266,23 @@ def _explained_word(word: str, source: str) -> str:
     """Explain a word that is no value of gin."""
     if "\\" in word:
         return f"{word} is not a value; write / in place of each backslash, or two backslashes"
-    if not re.fullmatch(r"[\w.]+", word):
-        return f"{word} is not a value; write a text in plain quotes, without a letter before them"
     quoted = f"'\"{word}\"'" if source.startswith("--gin.") else f'"{word}"'
+    if re.fullmatch(r"[\w./-]+[./-][\w./-]+", word):
+        return f"{word} is not a value; write {quoted} for a text"
+    if not re.fullmatch(r"\w+", word):
+        return f"{word} is not a value; write a text in plain quotes, without a letter before them"
+    if (paths.packaged_folder() / "models" / f"{word}.gin").is_file():
+        return f"{word} is not a value; a model is chosen by its file, --gin_file=models/{word}.gin"
     fix = {"true": "True", "false": "False", "none": "None"}.get(word.lower())
-    name = next((name for name in registry.names() if name.casefold() == word.casefold()), word)
+    name = (nearest(word, registry.names()) or [word])[0]
     return f"{word} is not a value; write " + (fix or f"{quoted} for a string, %{word} for a macro, or @{name}()")
 
 
 def _fix_of_rest(line: str) -> str:
     """Return how to write a line whose value is followed by something else; "" if that is not known."""
     value = _STRING_OR_COMMENT.sub("_", line.partition("=")[2]).strip()
+    if share := re.fullmatch(r"(\d+(?:\.\d+)?)%", value):
+        return f"{value} is not a number; write {float(share[1]) / 100:g}"
     if value.endswith(";"):
         return "no semicolon ends a line; remove it"
     if re.search(r"\s//", value):

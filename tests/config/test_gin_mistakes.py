@@ -53,6 +53,12 @@ def test_link_to_a_missing_file(tmp_path, monkeypatch):
     assert error_message(["run.gin"]) == "--gin_file=run.gin: run.gin is a link to moved.gin, which does not exist"
 
 
+def test_learning_rate_in_the_place_of_a_schedule():
+    files = ["runs/defaults.gin", "objectives/mlm.gin", "models/bert_tiny.gin"]
+    with pytest.raises(UserError, match=r"must be Schedule, not 0.001; write @LinearDecay\(\), .*LinearDecay.peak = 0.001"):
+        config.load(files, ["AdamW.schedule = 1e-3"])
+
+
 def test_value_that_an_include_after_it_overrides_is_named_in_a_warning(write, capsys):
     write("base.gin", GOOD)
     files = [write("own.gin", "STEPS = 9\nToyModel.size = 4\ninclude 'base.gin'\n"), write("good.gin", "include 'base.gin'\n")]
@@ -150,7 +156,14 @@ MISTAKES_IN_LINES = [
     ("ToyRun.seed := 1", "a.gin:6: cannot be parsed: a value follows an equals sign; write ToyRun.seed = 1"),
     ("ToyRun.seed: 1", "a.gin:6: cannot be parsed: a value follows an equals sign; write ToyRun.seed = 1"),
     ("ToyRun seed = 1", "a.gin:6: cannot be parsed: Couldn't parse statement, expected ':' or '='"),
-    ("ToyRun.name = toy", 'a.gin:6: toy is not a value; write "toy" for a string, %toy for a macro, or @toy()'),
+    ("ToyRun.name = abc", 'a.gin:6: abc is not a value; write "abc" for a string, %abc for a macro, or @abc()'),
+    ("ToyRun.name = toys/a.txt", 'a.gin:6: toys/a.txt is not a value; write "toys/a.txt" for a text'),
+    ("ToyRun.name = a.txt", 'a.gin:6: a.txt is not a value; write "a.txt" for a text'),
+    ("ToyRun.teacher = toy_model",
+     'a.gin:6: toy_model is not a value; write "toy_model" for a string, %toy_model for a macro, or @ToyModel()'),
+    ("ToyRun.model = bert_tiny", "a.gin:6: bert_tiny is not a value; a model is chosen by its file, "
+     "--gin_file=models/bert_tiny.gin"),
+    ("ToyModel.rate = 15%", "a.gin:6: cannot be parsed: 15% is not a number; write 0.15"),
     ("ToyRun.teacher = toymodel",
      'a.gin:6: toymodel is not a value; write "toymodel" for a string, %toymodel for a macro, or @ToyModel()'),
     ("ToyRun.verbose = true", "a.gin:6: true is not a value; write True"),
@@ -185,7 +198,7 @@ MISTAKES_IN_FLAGS = [
     ("ToyModel.heads = 3", "ToyModel: size 4 is not a multiple of heads 3 "
      "(ToyModel.size from a.gin:3, ToyModel.heads from --gin.ToyModel.heads=3)"),
     ("ToyRun.name = toy", "--gin.ToyRun.name=toy: toy is not a value; "
-     "write '\"toy\"' for a string, %toy for a macro, or @toy()"),
+     "write '\"toy\"' for a string, %toy for a macro, or @ToyRun()"),
     ("ToyRun.name =", "--gin.ToyRun.name=: cannot be parsed: the text after the equals sign is not a value"),
     ("import = 3", "--gin.import=3: nothing refers to the macro import; delete it, or use it as %import"),
     ("include 'a.gin'", "--gin.include 'a.gin'=: is not a binding; write NAME=value, with one name and one value"),
