@@ -18,6 +18,7 @@ from bertfam.decoding.stepper import Ends
 from bertfam.decoding.strategies import Greedy, Limits, Strategy
 from bertfam.errors import UserError
 from bertfam.features import SENTENCES
+from bertfam.finetuning.answers import find_answers
 from bertfam.finetuning.predictions import predictions
 from bertfam.finetuning.predictor import Predictor, find_predictor
 from bertfam.layers.execution import Execution
@@ -25,6 +26,7 @@ from bertfam.models.bert import BertConfig
 from bertfam.models.electra import replaced_token_head
 from bertfam.models.encoder import EncoderConfig, MaskedLmConfig, hidden_to_predict, pooler, sentence_head, word_table
 from bertfam.models.language_model import LanguageModelConfig, encode, logits, word_embeddings
+from bertfam.objectives.fine_tuning.heads import SpanExtraction
 from bertfam.storage.paths import to_path
 from bertfam.suggest import did_you_mean
 
@@ -145,12 +147,13 @@ class FineTunedModel(Model):
         """Predict the label of each text, or of each word.
 
         Args:
-          texts: texts; pairs of two texts where the model was trained on pairs; or lists of words where it was trained on words.
+          texts: texts; pairs of two texts where the model was trained on pairs; lists of words where it was trained on words; or
+            pairs (QUESTION, CONTEXT).
           batch_size: texts at a time.
 
         Returns:
-          for each text the name of its class; the names of its classes, for a model with several; its number; or the tags of its
-          words.
+          for each text the name of its class; the names of its classes, for a model with several; its number; the tags of its
+          words; or the answer, a part of the context, "" where there is none.
 
         Raises:
           UserError: `texts` are no list of texts, or not of pairs or words where the model was trained on these.
@@ -160,7 +163,10 @@ class FineTunedModel(Model):
             sentences = [check_texts(words, f"texts[{place}]") for place, words in enumerate(check_list(texts, "texts"))]
             outputs = self.predictor.word_outputs(sentences, batch_size)
             return [[row[0] for row in predictions(head, own)] for own in outputs]
-        return [row[0] for row in predictions(self.predictor.objective.head, self._outputs(texts, batch_size))]
+        if isinstance(head, SpanExtraction):
+            answers = find_answers(self.predictor, self._pairs(texts), batch_size=batch_size)
+            return ["" if head.has_no_answer and answer.no_answer_margin > 0 else answer.text for answer in answers]
+        return [row[0] for row in predictions(head, self._outputs(texts, batch_size))]
 
     def probabilities(self, texts: Sequence[Any], batch_size: int = 32) -> list[dict[str, float]]:
         """Predict the probability of each class of each text, by the names of the classes; see `predict`.
@@ -174,6 +180,13 @@ class FineTunedModel(Model):
             raise UserError("only classes of texts have probabilities here: use predict")
         rows = predictions(head, self._outputs(texts, batch_size), probabilities=True)
         return [dict(zip(classes, row[-len(classes) :], strict=True)) for row in rows]
+
+    def _pairs(self, texts: Any) -> list[tuple[str, str]]:
+        pairs = check_list(texts, "texts", "pairs (QUESTION, CONTEXT)")
+        for place, pair in enumerate(pairs):
+            if len(check_texts(pair, f"texts[{place}]")) != 2:
+                raise UserError(f"texts[{place}] must be a pair (QUESTION, CONTEXT), not {describe(pair)}")
+        return [(question, context) for question, context in pairs]
 
     def _outputs(self, texts: Any, batch_size: int) -> np.ndarray:
         parts = [one if isinstance(one, tuple) else (one,) for one in check_list(texts, "texts")]

@@ -12,8 +12,9 @@ from bertfam.errors import UserError
 
 if TYPE_CHECKING:
     from bertfam.config import Config, Defaults, Override
-    from bertfam.data.corpora.labelled_files import LabelledFiles
-    from bertfam.data.corpora.tagged_files import TaggedFiles
+    from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
+    from bertfam.data.corpora.labelled.question_files import QuestionFiles
+    from bertfam.data.corpora.labelled.tagged_files import TaggedFiles
     from bertfam.finetuning.survey import Survey
     from bertfam.session import OpenTeacher
 
@@ -27,7 +28,7 @@ after each epoch, and keeps the checkpoint with the lowest held-out loss besides
 so does --model_dir=DIR alone. `bertfam export` writes a folder that transformers' pipeline("text-classification") loads.
 All other settings are bound by --gin.NAME=value: --gin.AdamW.layer_decay=0.8 --gin.SEED=1."""
 
-_TEXTS, _TAGGING = "objectives/fine_tuning.gin", "objectives/tagging.gin"
+_TEXTS, _TAGGING, _QUESTIONS = (f"objectives/{name}.gin" for name in ("fine_tuning", "tagging", "answers"))
 _WARMUP = 0.1  # share of the updates
 
 
@@ -48,6 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="each word has a label, such as a named entity: files of one word per line, with blank lines between sentences "
         "(--text=1 --label=2), or jsonl with lists (--text=tokens --label=tags)",
+    )
+    group.add_argument(
+        "--questions", action="store_true", help="questions whose answers are spans of a text: JSON files of SQuAD's format"
     )
     add_records(group)
     group = parser.add_argument_group("training")
@@ -78,28 +82,36 @@ def add_records(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def check_format(args: argparse.Namespace, *, tagging: bool) -> None:
-    """Raise UserError for a format and columns that do not go with the kind of labels."""
-    known = ("conll", "conllu", "jsonl") if tagging else ("tsv", "csv", "jsonl")
-    what = "tagged words" if tagging else "labelled texts"
+# Kind of labelled text -> its name in messages, its formats, and the flags that it does not have.
+_KINDS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+    "texts": ("labelled texts", ("tsv", "csv", "jsonl"), ()),
+    "words": ("tagged words", ("conll", "conllu", "jsonl"), ("text_pair", "no_header")),
+    "questions": ("questions", (), ("text", "text_pair", "label", "no_header", "record_encoding")),
+}
+
+
+def check_format(args: argparse.Namespace, kind: str) -> None:
+    """Raise UserError for a format and columns that do not go with the kind of text: "texts", "words" or "questions"."""
+    what, known, without = _KINDS[kind]
     if args.record_format not in (None, *known):
-        raise UserError(f"--format={args.record_format} is none of {what}; give one of {', '.join(known)}")
-    for name in ("text_pair", "no_header") if tagging else ():
+        fix = f"give one of {', '.join(known)}" if known else "they are JSON files of SQuAD's format, so leave it out"
+        raise UserError(f"--format={args.record_format} is none of {what}; {fix}")
+    for name in without:
         if getattr(args, name):
-            raise UserError(f"--{name} does not go with {what}; leave it out")
+            raise UserError(f"--{_FLAGS.get(name, name)} does not go with {what}; leave it out")
 
 
 def main(args: argparse.Namespace) -> int:
     """Train; return the exit status."""
     given = argparse.Namespace(**_WITHOUT_TEXT | vars(args))
     if args.train:
-        kinds = [f"--{name}" for name in ("regression", "multi_label", "tagging") if getattr(args, name)]
+        kinds = [name for name in ("regression", "multi_label", "tagging", "questions") if getattr(args, name)]
         if len(kinds) > 1:
-            raise UserError(f"{kinds[0]} and {kinds[1]} are two kinds of labels; give one of them")
-        check_format(args, tagging=args.tagging)
+            raise UserError(f"--{kinds[0]} and --{kinds[1]} are two kinds of labels; give one of them")
+        check_format(args, "questions" if args.questions else "words" if args.tagging else "texts")
         if not args.init_from:
             raise UserError("--train starts from a pretrained model: name its folder with --init_from=DIR")
-        given.gin_file = [_TAGGING if args.tagging else _TEXTS, *args.gin_file]
+        given.gin_file = [_QUESTIONS if args.questions else _TAGGING if args.tagging else _TEXTS, *args.gin_file]
         return pretrain.train(given, LabelFlags(given))
     for name in _OF_TRAIN:
         if getattr(args, name):
@@ -112,11 +124,9 @@ _WITHOUT_TEXT: dict[str, Any] = dict.fromkeys(
     ("task", "marks", "alpha", "vocab", "cache_dir", "input_format", "text_field", "encoding", "language")
 ) | {"input": [], "language_input": [], "validation_input": []}
 _OF_TRAIN = (
-    *("validation", "text", "text_pair", "label", "regression", "multi_label", "tagging"),
+    *("validation", "text", "text_pair", "label", "regression", "multi_label", "tagging", "questions"),
     *("record_format", "no_header", "record_encoding", "epochs", "learning_rate", "batch_size", "length"),
 )
-# Heads by the kind of label.
-_HEADS = {"class": "Classification", "classes": "MultiLabelClassification", "number": "Regression", "tags": "Tagging"}
 _FLAGS = {"record_format": "format", "record_encoding": "encoding"}
 
 
@@ -138,11 +148,14 @@ class LabelFlags:
         config = flags.load_config(self.args, gin_files, defaults=defaults)
         return OpenTeacher([*self._text_bindings(contents := survey(self._corpus())), *self._run_bindings(config, contents)])
 
-    def _corpus(self) -> LabelledFiles | TaggedFiles:
-        from bertfam.data.corpora.labelled_files import LabelledFiles
-        from bertfam.data.corpora.tagged_files import TaggedFiles
+    def _corpus(self) -> LabelledFiles | TaggedFiles | QuestionFiles:
+        from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
+        from bertfam.data.corpora.labelled.question_files import QuestionFiles
+        from bertfam.data.corpora.labelled.tagged_files import TaggedFiles
 
         args = self.args
+        if args.questions:
+            return QuestionFiles(tuple(args.train), tuple(args.validation))
         if args.tagging:
             return TaggedFiles(
                 tuple(args.train),
@@ -170,12 +183,10 @@ class LabelFlags:
         from bertfam.config.values import bindings_of
 
         corpus, origin = contents.corpus, f"--train={self.args.train[0]}"
-        head = _HEADS[getattr(corpus, "kind", "tags")]
-        lines = [f"TextData.corpus = @{type(corpus).__name__}()", f"FineTuning.head = @{head}()"]
+        lines = [f"TextData.corpus = @{type(corpus).__name__}()", f"FineTuning.head = @{contents.head}()"]
+        lines += [f"{contents.head}.{name} = {value!r}" for name, value in contents.head_values.items()]
         if not corpus.labels_words:
             lines.append(f"Labels.count = {corpus.labels}")
-        if corpus.classes:
-            lines.append(f"{head}.classes = {corpus.classes!r}")
         return [Override(line, origin) for line in lines] + bindings_of(corpus, origin)
 
     def _run_bindings(self, config: Config, contents: Survey) -> list[Override]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -13,10 +12,10 @@ from bertfam.commands.finetune import add_records, check_format
 from bertfam.errors import UserError
 
 if TYPE_CHECKING:
-    from bertfam.data.corpora.labelled_files import LabelledFiles
-    from bertfam.data.corpora.tagged_files import TaggedFiles
+    from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
+    from bertfam.data.corpora.labelled.tagged_files import TaggedFiles
+    from bertfam.finetuning.inference import Inference
     from bertfam.finetuning.prediction_file import PredictionFile
-    from bertfam.finetuning.predictions import Records
     from bertfam.finetuning.predictor import Predictor
 
 SUMMARY = "predict the labels of texts with a fine-tuned model"
@@ -43,13 +42,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--text", metavar="COLUMN", help="column of the text (default: that of the training files)")
     group.add_argument("--text_pair", metavar="COLUMN", help="column of the second text (default: that of the training files)")
-    group.add_argument("--label", metavar="COLUMN", help="column of the true labels, against which predictions are scored")
+    group.add_argument(
+        "--label", metavar="COLUMN", help="column of the true labels, against which predictions are scored; of questions: answers"
+    )
     add_records(group)
     group = parser.add_argument_group("predictions")
     group.add_argument(
         "--output", type=flags.path, metavar="FILE", help="file to write: .tsv, .csv or .jsonl; of words .conll or .jsonl"
     )
     group.add_argument("--probabilities", action="store_true", help="write the probability of each class, too")
+    group.add_argument(
+        "--no_answer_threshold",
+        type=float,
+        default=0.0,
+        metavar="MARGIN",
+        help="of questions: how much better no answer must score than the best one to be predicted (default: 0)",
+    )
     group.add_argument("--batch_size", type=int, default=32, metavar="N", help="texts at a time (default: 32)")
     group.add_argument("--json", action="store_true", help="print the scores as JSON")
 
@@ -63,16 +71,14 @@ def main(args: argparse.Namespace) -> int:
 
     flags.import_modules(args)
     predictor = open_predictor(args.model_dir, args.step, average=args.average)
-    check_format(args, tagging=predictor.objective.head.labels_words)
-    corpus = _tagged(args, predictor) if predictor.objective.head.labels_words else _labelled(args, predictor)
-    records, output = _open_output(args, predictor, corpus)
-    with output as file:
-        count, labels, outputs = _predict(args, predictor, corpus, records, file)
+    inference = _open_inference(args, predictor)
+    with _open_output(args, inference) as file:
+        count, items, outputs = _predict(args, inference, file)
         if file:
             file.finish()
             print(f"wrote {args.output}: {count:,} predictions of step {predictor.step:,}")
     if args.label:
-        _print_scores(args, predictor, outputs, labels)
+        _print_scores(args, inference, items, outputs)
     return 0
 
 
@@ -90,15 +96,35 @@ def _check_flags(args: argparse.Namespace) -> None:
         raise UserError(f"--batch_size={args.batch_size} is less than 1")
 
 
-def _labelled(args: argparse.Namespace, predictor: Predictor) -> LabelledFiles:
+def _open_inference(args: argparse.Namespace, predictor: Predictor) -> Any:
+    """Return the kind of prediction of the model's head, for the files of --input."""
+    from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
+    from bertfam.data.corpora.labelled.question_files import QuestionFiles
+    from bertfam.data.corpora.labelled.tagged_files import TaggedFiles
+    from bertfam.finetuning.inference import QuestionInference, TextInference, WordInference
+
+    trained, own = predictor.corpus, (predictor, args.batch_size)
+    if isinstance(trained, LabelledFiles):
+        check_format(args, "texts")
+        return TextInference(*own, _labelled(args, trained), args.output, args.probabilities)
+    if args.probabilities:
+        raise UserError("--probabilities are those of classes of texts, which this model does not predict; leave it out")
+    if isinstance(trained, TaggedFiles):
+        check_format(args, "words")
+        return WordInference(*own, _tagged(args, trained), args.output)
+    if isinstance(trained, QuestionFiles):
+        label, args.label = args.label, None
+        check_format(args, "questions")
+        args.label = label
+        corpus = QuestionFiles(tuple(args.input), answered=bool(label), validation_fraction=0.0)
+        return QuestionInference(*own, corpus, args.output, args.no_answer_threshold)
+    raise UserError(f"{args.model_dir} was not trained on labelled files, whose columns its predictions would read")
+
+
+def _labelled(args: argparse.Namespace, trained: LabelledFiles) -> LabelledFiles:
     """Return the files of --input, with the columns of the training files where flags name no others."""
     import dataclasses
 
-    from bertfam.data.corpora.labelled_files import LabelledFiles
-
-    trained = predictor.corpus
-    if not isinstance(trained, LabelledFiles):
-        raise UserError(f"{args.model_dir} was not trained on labelled files, whose columns its predictions would read")
     return dataclasses.replace(
         trained,
         train=tuple(args.input),
@@ -113,17 +139,10 @@ def _labelled(args: argparse.Namespace, predictor: Predictor) -> LabelledFiles:
     )
 
 
-def _tagged(args: argparse.Namespace, predictor: Predictor) -> TaggedFiles:
+def _tagged(args: argparse.Namespace, trained: TaggedFiles) -> TaggedFiles:
     """Return the files of --input, with the columns of the training files where flags name no others."""
     import dataclasses
 
-    from bertfam.data.corpora.tagged_files import TaggedFiles
-
-    trained = predictor.corpus
-    if not isinstance(trained, TaggedFiles):
-        raise UserError(f"{args.model_dir} was not trained on tagged files, whose columns its predictions would read")
-    if args.probabilities:
-        raise UserError("--probabilities are of texts, and this model labels words; leave it out")
     return dataclasses.replace(
         trained,
         train=tuple(args.input),
@@ -137,35 +156,26 @@ def _tagged(args: argparse.Namespace, predictor: Predictor) -> TaggedFiles:
     )
 
 
-def _open_output(
-    args: argparse.Namespace, predictor: Predictor, corpus: LabelledFiles | TaggedFiles
-) -> tuple[Records | None, AbstractContextManager[Any]]:
-    """Open the file of --output, if there is one; also return the form of its records."""
+def _open_output(args: argparse.Namespace, inference: Inference) -> AbstractContextManager[Any]:
+    """Open the file of --output, if there is one."""
     from bertfam.finetuning.prediction_file import PredictionFile
-    from bertfam.finetuning.predictions import records_of
 
     if not args.output:
-        return None, nullcontext()
-    records = records_of(predictor.objective.head, args.output, probabilities=args.probabilities)
-    source = {"model": str(args.model_dir), "step": predictor.step, "text": corpus.fingerprint(), "average": args.average}
-    source |= {"probabilities": args.probabilities}
-    return records, closing(PredictionFile(args.output, source, header=records.header, end=records.end))
+        return nullcontext()
+    source = {"model": str(args.model_dir), "step": inference.predictor.step, "text": inference.corpus.fingerprint()}
+    source |= {name: getattr(args, name) for name in ("average", "probabilities", "no_answer_threshold")}
+    file = PredictionFile(args.output, source, header=inference.header, end=inference.end, conversion=inference.conversion)
+    return closing(file)
 
 
-def _predict(
-    args: argparse.Namespace,
-    predictor: Predictor,
-    corpus: LabelledFiles | TaggedFiles,
-    records: Records | None,
-    file: PredictionFile | None,
-) -> tuple[int, list[Any], list[Any]]:
-    """Predict all texts and append the records to the file, if any; return their number, the labels and the outputs."""
+def _predict(args: argparse.Namespace, inference: Inference, file: PredictionFile | None) -> tuple[int, list[Any], list[Any]]:
+    """Predict all texts and append the records to the file, if any; return their number, and for scores items and outputs."""
     from tqdm import tqdm
 
-    texts, count = _texts(corpus), 0
-    labels, kept = list[Any](), list[Any]()
+    remaining, count = inference.items(), 0
+    items, kept = list[Any](), list[Any]()
     with tqdm(desc="predicting", unit=" texts", disable=None, leave=False) as progress:
-        while chunk := list(islice(texts, _AT_ONCE)):
+        while chunk := list(islice(remaining, _AT_ONCE)):
             begin = count
             count += len(chunk)
             done = 0 if file is None else max(0, min(file.done - begin, len(chunk)))
@@ -173,44 +183,24 @@ def _predict(
             first = 0 if args.label else done  # scores need the outputs of all texts
             if first == len(chunk):
                 continue
-            parts = [words for words, _ in chunk[first:]]
-            of_words = predictor.objective.head.labels_words
-            outputs: Any = (predictor.word_outputs if of_words else predictor.outputs)(parts, args.batch_size)
-            if file is not None and records is not None and done < len(chunk):
-                new = outputs[done - first :]
-                file.append(records.of_words(parts[done - first :], new) if of_words else records.of_texts(new))
+            outputs = inference.predict(chunk[first:])
+            if file is not None and done < len(chunk):
+                file.append(inference.records(chunk[done:], outputs[done - first :]))
             if args.label:
-                labels += [label for _, label in chunk]
+                items += chunk
                 kept += list(outputs)
-    return count, labels, kept
+    return count, items, kept
 
 
-def _texts(corpus: LabelledFiles | TaggedFiles) -> Iterator[tuple[list[str], Any]]:
-    """Yield the texts, or words, of each record, and its label or tags if it has any."""
-    from bertfam.data.corpora.labelled_files import LabelledFiles
-
-    for path in corpus.files("train"):
-        for where, texts, label in corpus.records(path):
-            if isinstance(corpus, LabelledFiles) and label is not None:
-                label = corpus.numbers(label, where)
-            yield texts, label
-
-
-def _print_scores(args: argparse.Namespace, predictor: Predictor, outputs: list[Any], labels: list[Any]) -> None:
+def _print_scores(args: argparse.Namespace, inference: Inference, items: list[Any], outputs: list[Any]) -> None:
     import json
 
-    import numpy as np
+    from bertfam.finetuning.scores import describe
 
-    from bertfam.finetuning.scores import describe, score, score_tags
-
-    if not labels:
+    if not items:
         raise UserError(f"--input={args.input[0]} has no texts to score")
-    head = predictor.objective.head
-    if head.labels_words:
-        scores = score_tags(head, outputs, labels)
-    else:
-        scores = score(head, np.stack(outputs), np.array([line.split() for line in labels], np.float32))
+    scores, step = inference.scores(items, outputs), inference.predictor.step
     if args.json:
-        print(json.dumps({"texts": len(labels), "step": predictor.step, **scores}))
+        print(json.dumps({"texts": len(items), "step": step, **scores}))
     else:
-        print("\n".join([f"{len(labels):,} texts, step {predictor.step:,}", *describe(scores)]))
+        print("\n".join([f"{len(items):,} texts, step {step:,}", *describe(scores)]))

@@ -6,7 +6,7 @@ moved to NAME.
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,15 @@ class PredictionFile:
       done: Number of records that an interrupted command has written already.
     """
 
-    def __init__(self, path: str | Path, source: dict[str, Any], *, header: str, end: str) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        source: dict[str, Any],
+        *,
+        header: str,
+        end: str,
+        conversion: Callable[[str], str] | None = None,
+    ) -> None:
         """Open the file.
 
         Args:
@@ -28,11 +36,12 @@ class PredictionFile:
           source: Everything that determines the records, as JSON; another source starts over.
           header: Text before the first record: a line, or "".
           end: Text with which a record ends, and that it has nowhere else.
+          conversion: Conversion of all records to the content of the file; None: they are that.
 
         Raises:
           UserError: If the file exists or cannot be created.
         """
-        self._path, self._end = Path(path), end
+        self._path, self._end, self._conversion = Path(path), end, conversion
         check_file(self._path, flag="--output")
         self._partial = self._path.with_name(f".{self._path.name}.partial")
         self._record = self._path.with_name(f".{self._path.name}.partial.json")
@@ -57,6 +66,8 @@ class PredictionFile:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
+        if self._conversion:
+            write_text(self._partial, self._conversion(self._partial.read_text("utf-8")))
         os.replace(self._partial, self._path)
         self._record.unlink()
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from bertfam.config.state import preserve_gin
 from bertfam.corruption import keys
-from bertfam.data.corpora.labelled_files import UNKNOWN, LabelledFiles
-from bertfam.data.corpora.tagged_files import TaggedFiles
-from bertfam.data.rows.labelled_texts import LabelledTexts, frame_size
-from bertfam.data.rows.tagged_words import TaggedWords
+from bertfam.data.corpora.corpus import Corpus
+from bertfam.data.corpora.labelled.labelled_files import UNKNOWN, LabelledFiles
+from bertfam.data.rows.labelled.labelled_texts import frame_size
+from bertfam.data.rows.layout import RowLayout
 from bertfam.data.token_cache.documents import Documents
 from bertfam.data.token_cache.tokenize import Block, tokenise_labelled
 from bertfam.data.vocabularies import Vocabulary
@@ -39,6 +39,7 @@ class Predictor:
       params: Its parameters.
       vocabulary: Its vocabulary.
       corpus: The files that it was trained on; None if it was trained on a token cache alone.
+      layout: The layout of its rows.
       length: Tokens of a row, beyond which texts are cut off.
       step: Step of its checkpoint.
     """
@@ -46,7 +47,8 @@ class Predictor:
     objective: FineTuning
     params: Any
     vocabulary: Vocabulary
-    corpus: LabelledFiles | TaggedFiles | None
+    corpus: Corpus | None
+    layout: RowLayout
     length: int
     step: int
 
@@ -63,8 +65,8 @@ class Predictor:
             window = texts[begin : begin + _WINDOW * batch_size]
             block = tokenise_labelled(self.vocabulary, [[*parts, " ".join([UNKNOWN] * labels)] for parts in window])
             bounds = np.concatenate([[0], np.cumsum(block.documents)])
-            rows = self._rows(LabelledTexts(), block, bounds, block.labels, labels)
-            for indices, outputs in self._outputs(rows, batch_size):
+            rows = self._rows(block, bounds, block.labels, labels)
+            for indices, outputs in self.batch_outputs(rows, batch_size):
                 found[begin + indices] = outputs
         return found
 
@@ -79,9 +81,9 @@ class Predictor:
             block = tokenise_labelled(self.vocabulary, [[*words, ""] for words in window], words=True)
             # The label of a word is its number, so that the rows say where its first token is.
             numbers = np.arange(len(block.sentences), dtype=np.float32)
-            rows = self._rows(TaggedWords(), block, self._pieces(block), numbers, 1)
+            rows = self._rows(block, self._pieces(block), numbers, 1)
             outputs_of_words = np.zeros((len(numbers), self.objective.head.outputs), np.float32)
-            for indices, outputs in self._outputs(rows, batch_size):
+            for indices, outputs in self.batch_outputs(rows, batch_size):
                 row, position = np.nonzero(rows["label_weights"][indices])
                 words = rows["labels"][indices[row], position].astype(np.int64)
                 outputs_of_words[words] = outputs[row, position]
@@ -113,7 +115,7 @@ class Predictor:
             needed = "pairs of texts, (FIRST, SECOND)" if count == 2 else "single texts"
             raise UserError(f"the model reads {needed}, and text {(wrong or 0) + 1} is {plural(len(texts[wrong or 0]), 'text')}")
 
-    def _outputs(self, rows: dict[str, np.ndarray], batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def batch_outputs(self, rows: dict[str, np.ndarray], batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield the outputs of rows in batches of similar length, each with the indices int64[n] of its rows, n <= batch_size."""
         sizes = (rows["encoder_segment_ids"] > 0).sum(axis=1)
         order = np.argsort(sizes, kind="stable")
@@ -132,13 +134,10 @@ class Predictor:
             length *= 2
         return min(length, self.length)
 
-    def _rows(
-        self, layout: LabelledTexts | TaggedWords, block: Block, bounds: np.ndarray, labels: np.ndarray | None, count: int
-    ) -> dict[str, np.ndarray]:
+    def _rows(self, block: Block, bounds: np.ndarray, labels: np.ndarray | None, count: int) -> dict[str, np.ndarray]:
         """Make the rows of tokenised texts.
 
         Args:
-          layout: The layout of the rows.
           block: The tokens.
           bounds: int64[rows + 1], the first text or word of each row, and the number of them.
           labels: See `Documents.labels`.
@@ -151,10 +150,10 @@ class Predictor:
             bounds,
             labels=labels,
             label_count=count,
-            labels_words=isinstance(layout, TaggedWords),
+            labels_words=self.objective.head.labels_words,
         )
         indices = np.arange(len(documents))
-        return layout.examples(documents, self.length, 0, self.vocabulary.token_ids).rows(indices, keys.fold(0, indices))
+        return self.layout.examples(documents, self.length, 0, self.vocabulary.token_ids).rows(indices, keys.fold(0, indices))
 
     @cached_property
     def _apply(self) -> Any:
@@ -189,12 +188,6 @@ def open_predictor(model_dir: str | Path, step: int | None = None, *, average: b
             f"{model_dir} was trained with {type(objective).__name__}, and predicts no labels of texts: fine-tune it by `bertfam "
             f"finetune --init_from={model_dir} --train=FILE`"
         )
-    corpus = opened.run.data.corpus
-    return Predictor(
-        objective,
-        opened.params,
-        opened.vocabulary,
-        corpus if isinstance(corpus, LabelledFiles | TaggedFiles) else None,
-        opened.run.stages[-1].length,
-        opened.step,
-    )
+    data, length = opened.run.data, opened.run.stages[-1].length
+    corpus = data.corpus if isinstance(data.corpus, Corpus) else None
+    return Predictor(objective, opened.params, opened.vocabulary, corpus, data.rows, length, opened.step)

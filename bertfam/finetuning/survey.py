@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from bertfam.data.corpora.labelled_files import LabelledFiles, name_of, names_of, number_of
-from bertfam.data.corpora.tagged_files import TaggedFiles
+from bertfam.data.corpora.labelled.labelled_files import LabelledFiles, name_of, names_of, number_of
+from bertfam.data.corpora.labelled.question_files import QuestionFiles
+from bertfam.data.corpora.labelled.tagged_files import TaggedFiles
 from bertfam.errors import UserError
 
 _MANY_TEXTS, _MANY_CLASSES = 50, 0.5
+# Heads by the kind of label.
+_HEADS = {"class": "Classification", "classes": "MultiLabelClassification", "tags": "Tagging"}
 
 
 @dataclass(frozen=True)
@@ -18,39 +21,55 @@ class Survey:
     """Contents of labelled files.
 
     Attributes:
-      corpus: The files, with the classes of the training texts, in order: whole numbers by value, names by their letters.
+      corpus: The files; of classes with those of the training texts, in order: whole numbers by value, names by their letters.
       texts: Number of training texts.
-      counts: Training texts, or words, of each class; empty for numbers.
+      head: Name of the class of the head that predicts the labels.
+      head_values: Values of its fields.
     """
 
-    corpus: LabelledFiles | TaggedFiles
+    corpus: LabelledFiles | TaggedFiles | QuestionFiles
     texts: int
-    counts: dict[str, int]
+    head: str
+    head_values: dict[str, Any]
 
 
-def survey(corpus: LabelledFiles | TaggedFiles) -> Survey:
-    """Read all training files twice and the held-out files once.
+def survey(corpus: LabelledFiles | TaggedFiles | QuestionFiles) -> Survey:
+    """Read all files, so that every mistake in them is found before anything is written.
 
     Raises:
-      UserError: If a file cannot be read, a text is empty, or a label is not of the stated kind or of no class.
+      UserError: If a file cannot be read, or has a text or a label that is not of the stated kind.
     """
+    found = _survey_questions(corpus) if isinstance(corpus, QuestionFiles) else _survey_classes(corpus)
+    texts = sum(1 for _ in found.corpus.texts("train"))
+    if not texts:
+        path = corpus.files("train")[0]
+        raise UserError(f"{path}: all texts are held out; give --validation files, or more")
+    if corpus.validation:
+        sum(1 for _ in found.corpus.texts("validation"))
+    return dataclasses.replace(found, texts=texts)
+
+
+def _survey_questions(corpus: QuestionFiles) -> Survey:
+    training = [question for path in corpus.files("train") for question in corpus.questions(path)]
+    if not training:
+        raise UserError(f"{corpus.files('train')[0]}: no questions")
+    return Survey(corpus, 0, "SpanExtraction", {"has_no_answer": any(question.is_impossible for question in training)})
+
+
+def _survey_classes(corpus: LabelledFiles | TaggedFiles) -> Survey:
     counts, example = Counter[str](), ""
     for where, _, label in chain.from_iterable(map(corpus.records, corpus.files("train"))):
         counts.update(_names(corpus, label, where))
         example = example or where
     if not example:
         raise UserError(f"{', '.join(map(str, corpus.files('train')[:3]))}: no records")
-    if isinstance(corpus, LabelledFiles) and corpus.kind == "class":
+    if isinstance(corpus, LabelledFiles) and corpus.kind == "number":
+        return Survey(corpus, 0, "Regression", {})
+    kind = "tags" if isinstance(corpus, TaggedFiles) else corpus.kind
+    if kind == "class":
         _check_classes(counts, example)
     classes = tuple(sorted(counts, key=_by_value(counts)))
-    corpus = dataclasses.replace(corpus, classes=classes)
-    # All labels are checked before anything is written.
-    texts = sum(1 for _ in corpus.texts("train"))
-    if corpus.validation:
-        sum(1 for _ in corpus.texts("validation"))
-    if not texts:
-        raise UserError(f"{example.rpartition(':')[0]}: all texts are held out; give --validation files, or more")
-    return Survey(corpus, texts, {name: counts[name] for name in classes})
+    return Survey(dataclasses.replace(corpus, classes=classes), 0, _HEADS[kind], {"classes": classes})
 
 
 def _names(corpus: LabelledFiles | TaggedFiles, label: Any, where: str) -> list[str]:

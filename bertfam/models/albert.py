@@ -155,6 +155,7 @@ ALBERT = Family(
         frozenset({"encoder", "pooler", "mlm_head", _SOP.head}): "AlbertForPreTraining",
         frozenset({"encoder", "pooler", "classifier"}): "AlbertForSequenceClassification",
         frozenset({"encoder", "token_classifier"}): "AlbertForTokenClassification",
+        frozenset({"encoder", "span_classifier"}): "AlbertForQuestionAnswering",
     },
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,

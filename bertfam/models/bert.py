@@ -147,6 +147,15 @@ class BertConfig(Sizes):
         """Return the head that predicts a label of each token: dropout and a linear layer."""
         return Classifier(None, OutputLayer(outputs, self.token_classifier_dropout_rate, self.initializer_range, execution))
 
+    def span_classifier(self, execution: Execution = _EXECUTION) -> Classifier:
+        """Return the head that scores each token as the first and as the last one of a span: a linear layer."""
+        return Classifier(None, OutputLayer(2, self.span_classifier_dropout_rate, self.initializer_range, execution))
+
+    @property
+    def span_classifier_dropout_rate(self) -> float:
+        """Dropout rate of the classifier of spans."""
+        return 0.0
+
     @property
     def token_classifier_dropout_rate(self) -> float:
         """Dropout rate of the classifier of tokens."""
@@ -447,12 +456,12 @@ def entries(config: BertConfig, prefix: str = "bert.") -> tuple[Entry, ...]:
 
 
 def token_classifier_entries() -> tuple[Entry, ...]:
-    """Return the entries of `BertConfig.token_classifier`."""
-    return dense("token_classifier/output", "classifier")
+    """Return the entries of `BertConfig.token_classifier` and `BertConfig.span_classifier`."""
+    return (*dense("token_classifier/output", "classifier"), *dense("span_classifier/output", "qa_outputs"))
 
 
 def dense_classifier_entries() -> tuple[Entry, ...]:
-    """Return the entries of `BertConfig.dense_classifier`, and of the classifier of tokens."""
+    """Return the entries of `BertConfig.dense_classifier`, and of the classifiers of tokens and spans."""
     own = (*dense("classifier/dense", "classifier.dense"), *dense("classifier/output", "classifier.out_proj"))
     return (*own, *token_classifier_entries())
 
@@ -476,6 +485,7 @@ BERT = Family(
         frozenset({"encoder", "pooler", "mlm_head", "nsp_head"}): "BertForPreTraining",
         frozenset({"encoder", "pooler", "classifier"}): "BertForSequenceClassification",
         frozenset({"encoder", "token_classifier"}): "BertForTokenClassification",
+        frozenset({"encoder", "span_classifier"}): "BertForQuestionAnswering",
     },
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,

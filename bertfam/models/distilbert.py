@@ -29,6 +29,11 @@ class DistilBertConfig(BertConfig):
 
     @property
     @override
+    def span_classifier_dropout_rate(self) -> float:
+        return 0.1  # `qa_dropout`, whatever the rate of the layers is
+
+    @property
+    @override
     def token_classifier_dropout_rate(self) -> float:
         return self.dropout_rate
 
@@ -118,6 +123,7 @@ DISTILBERT = Family(
         frozenset({"encoder", "mlm_head"}): "DistilBertForMaskedLM",
         frozenset({"encoder", "classifier"}): "DistilBertForSequenceClassification",
         frozenset({"encoder", "token_classifier"}): "DistilBertForTokenClassification",
+        frozenset({"encoder", "span_classifier"}): "DistilBertForQuestionAnswering",
     },
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,

@@ -117,6 +117,7 @@ ELECTRA = Family(
         frozenset({"encoder", "mlm_head"}): "ElectraForMaskedLM",
         frozenset({"encoder", "classifier"}): "ElectraForSequenceClassification",
         frozenset({"encoder", "token_classifier"}): "ElectraForTokenClassification",
+        frozenset({"encoder", "span_classifier"}): "ElectraForQuestionAnswering",
     },
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,

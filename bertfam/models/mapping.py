@@ -16,8 +16,8 @@ from bertfam.models.language_model import init_language_model_parts
 
 # Parts of the classifiers of fine-tuned models, of texts and of words. Their outputs are those of a task, so that they are
 # written and never read.
-CLASSIFIER, TOKEN_CLASSIFIER = "classifier", "token_classifier"
-CLASSIFIERS = frozenset({CLASSIFIER, TOKEN_CLASSIFIER})
+CLASSIFIER, TOKEN_CLASSIFIER, SPAN_CLASSIFIER = "classifier", "token_classifier", "span_classifier"
+CLASSIFIERS = frozenset({CLASSIFIER, TOKEN_CLASSIFIER, SPAN_CLASSIFIER})
 
 Layout = Literal[
     "vector", "row", "matrix", "leading_axis", "output_first", "linear", "linear_from_heads", "conv1d", "conv1d_from_heads"

@@ -167,6 +167,10 @@ class ModernBertConfig(Sizes):
         """Return the head that predicts a label of each token: the layers of `classifier`."""
         return self.classifier(outputs, execution)._replace(pooling=None)
 
+    def span_classifier(self, execution: Execution = _EXECUTION) -> Classifier:
+        """Return the head that scores each token as the first and as the last one of a span: the layers of `classifier`."""
+        return self.token_classifier(2, execution)
+
     def flops(self, length: int, predictions: int) -> int:
         """Return the matrix-product FLOPs of one row of one training step.
 
@@ -412,6 +416,9 @@ def entries(config: ModernBertConfig) -> tuple[Entry, ...]:
         Entry("token_classifier/dense/kernel", "head.dense.weight", "linear"),
         Entry("token_classifier/norm/scale", "head.norm.weight", "vector"),
         *dense("token_classifier/output", "classifier"),
+        Entry("span_classifier/dense/kernel", "head.dense.weight", "linear"),
+        Entry("span_classifier/norm/scale", "head.norm.weight", "vector"),
+        *dense("span_classifier/output", "classifier"),
         *([] if config.tie_embeddings else untied),
     )
 
@@ -446,6 +453,7 @@ MODERNBERT = Family(
         frozenset({"encoder", "mlm_head"}): "ModernBertForMaskedLM",
         frozenset({"encoder", "classifier"}): "ModernBertForSequenceClassification",
         frozenset({"encoder", "token_classifier"}): "ModernBertForTokenClassification",
+        frozenset({"encoder", "span_classifier"}): "ModernBertForQuestionAnswering",
     },
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,

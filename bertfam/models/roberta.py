@@ -135,6 +135,7 @@ ROBERTA = Family(
         frozenset({"encoder", "pooler"}): "RobertaModel",
         frozenset({"encoder", "classifier"}): "RobertaForSequenceClassification",
         frozenset({"encoder", "token_classifier"}): "RobertaForTokenClassification",
+        frozenset({"encoder", "span_classifier"}): "RobertaForQuestionAnswering",
     },
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,

@@ -11,6 +11,7 @@ import pytest
 import bertfam
 from bertfam import cli
 from bertfam.errors import UserError
+from bertfam.finetuning.answers import find_answers
 from bertfam.finetuning.predictor import open_predictor
 from bertfam.interop import huggingface
 from bertfam.training.model_dir import read_run
@@ -303,4 +304,95 @@ def test_mistakes_in_tagged_files(random_model, tmp_path, capsys, name, content,
     assert cli.main([*words, f"--model_dir={tmp_path / 'model'}", *flags]) == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
     assert all(part in line for part in named), line
+    assert not (tmp_path / "model").exists()
+
+
+def question_file(path, contexts):
+    """Write questions after what is returned; there is no answer where the context says raises."""
+    paragraphs = []
+    for number, (subject, place, label) in enumerate(contexts):
+        context = f"{place} it {VERBS[label]} {subject} {place}"
+        answers = [{"text": subject, "answer_start": context.index(subject)}] if label == "good" else []
+        qas = [{"id": f"q{number}", "question": "what is it", "answers": answers, "is_impossible": not answers}]
+        paragraphs.append({"context": context, "qas": qas})
+    path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def reader(untrained, caches_in_process, tmp_path_factory):
+    """Train on questions; return its folder and its held-out file."""
+    folder = tmp_path_factory.mktemp("questions")
+    contexts = [(subject, place, label) for subject in SUBJECTS for place in PLACES for label in VERBS]
+    train = question_file(folder / "train.json", [one for index, one in enumerate(contexts) if index % 8 > 1])
+    held_out = question_file(folder / "dev.json", [one for index, one in enumerate(contexts) if index % 8 < 2])
+    words = ["finetune", f"--init_from={untrained}", "--questions", f"--train={train}", f"--validation={held_out}"]
+    words += ["--epochs=20", "--learning_rate=1e-2", "--batch_size=16", "--length=32", "--gin.BertConfig.dropout_rate=0.0"]
+    words += [
+        "--gin.EVAL_EVERY=1000",
+        "--gin.CHECKPOINT_EVERY=1000",
+        "--gin.AnswerWindows.max_question=8",
+        "--gin.AnswerWindows.stride=8",
+        f"--model_dir={folder / 'model'}",
+    ]
+    assert cli.main(words) == 0
+    return SimpleNamespace(folder=folder, model_dir=folder / "model", held_out=held_out)
+
+
+def test_a_reader_finds_answers_and_their_absence(reader, tmp_path, capsys):
+    for name in ("out.json", "out.jsonl"):
+        words = ["predict", f"--model_dir={reader.model_dir}", f"--input={reader.held_out}", "--label=answers", "--json"]
+        assert cli.main([*words, f"--output={tmp_path / name}"]) == 0
+    scores = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert scores["texts"] == 32 and scores["exact"] > 90 and scores["answerable_f1"] > 90 and scores["unanswerable_f1"] > 90
+    answers = json.loads((tmp_path / "out.json").read_text())
+    questions = [paragraph for paragraph in json.loads(reader.held_out.read_text())["data"][0]["paragraphs"]]
+    right = sum(
+        answers[qa["id"]] == (qa["answers"][0]["text"] if qa["answers"] else "") for one in questions for qa in one["qas"]
+    )
+    assert 100 * right / len(questions) == pytest.approx(scores["exact"])
+    for line, paragraph in zip((tmp_path / "out.jsonl").read_text().splitlines(), questions, strict=True):
+        record = json.loads(line)
+        assert record["prediction"] == answers[record["id"]]
+        text = record["prediction"]
+        assert paragraph["context"][record["begin"] :].startswith(text)
+
+
+def test_an_exported_reader_gives_the_same_outputs_in_transformers(reader, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    assert cli.main(["export", f"--model_dir={reader.model_dir}", f"--output={tmp_path / 'out'}"]) == 0
+    tokenizer = transformers.AutoTokenizer.from_pretrained(str(tmp_path / "out"))
+    model = transformers.AutoModelForQuestionAnswering.from_pretrained(str(tmp_path / "out")).eval()
+    predictor, loaded = open_predictor(reader.model_dir), bertfam.load(reader.model_dir)
+    for number in range(3):
+        context = f"here it returns {SUBJECTS[number]} by default"
+        (answer,) = find_answers(predictor, [("what is it", context)])
+        assert loaded.predict([("what is it", context)]) == [answer.text]
+        encoded = tokenizer("what is it", context, return_tensors="pt", return_offsets_mapping=True)
+        offsets = encoded.pop("offset_mapping")[0].tolist()
+        with torch.no_grad():
+            outputs = model(**encoded)
+        starts, ends = outputs.start_logits[0].numpy(), outputs.end_logits[0].numpy()
+        places = [place for place, id in enumerate(encoded.sequence_ids(0)) if id == 1]
+        score, first, last = max((starts[i] + ends[j], i, j) for i in places for j in places if i <= j)
+        assert answer.score == pytest.approx(score, abs=1e-4)
+        assert answer.text == context[offsets[first][0] : offsets[last][1]]
+        assert answer.no_answer_score == pytest.approx(starts[0] + ends[0], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (("--text=body",), "--text does not go with questions"),
+        (("--format=tsv",), "--format=tsv"),
+        (("--length=16",), "length 16 is too short"),
+        (("--tagging",), "--tagging and --questions"),
+    ],
+)
+def test_mistakes_in_questions(random_model, tmp_path, capsys, flags, named):
+    path = question_file(tmp_path / "train.json", [("the list", "here", "good")])
+    words = ["finetune", f"--init_from={random_model}", "--questions", f"--train={path}", f"--model_dir={tmp_path / 'model'}"]
+    assert cli.main([*words, *flags]) == 2
+    assert named in capsys.readouterr().err
     assert not (tmp_path / "model").exists()

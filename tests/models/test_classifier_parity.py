@@ -9,7 +9,7 @@ import parity
 import pytest
 from flax import linen as nn
 
-from bertfam.data.rows.labelled_texts import LabelledTexts
+from bertfam.data.rows.labelled.labelled_texts import LabelledTexts
 from bertfam.data.token_cache.documents import Documents
 from bertfam.data.vocabularies.layouts import LAYOUTS
 from bertfam.data.vocabularies.pieces import Pieces

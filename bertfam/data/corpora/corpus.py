@@ -68,6 +68,14 @@ class Corpus(ABC):
         return False
 
     @property
+    def labels_spans(self) -> bool:
+        """True if the two labels of a document are the first character of a span of its second text, and the end.
+
+        In a token cache they are the first and the last token of the span. Both are -1 where there is no such span.
+        """
+        return False
+
+    @property
     def bare(self) -> "Corpus":
         """The corpus that the text comes from: this one, unless it only annotates another."""
         return self

@@ -79,6 +79,8 @@ def tokenise(corpus: Corpus, vocabulary: Vocabulary, texts: Sequence[list[str]])
         return tokenise_marked(corpus, vocabulary, texts)
     if corpus.pairs:
         return tokenise_pairs(vocabulary, texts)
+    if corpus.labels_spans:
+        return tokenise_spans(vocabulary, texts)[0]
     if corpus.labels:
         return tokenise_labelled(vocabulary, texts, words=corpus.labels_words)
     documents = [_sentences(corpus.sentences, lines) for lines in texts]
@@ -131,6 +133,35 @@ def tokenise_labelled(vocabulary: Vocabulary, texts: Sequence[list[str]], *, wor
     size = sum(len(part.encode()) for part in parts) + (0 if joint else int((counts - 1).sum()))
     labels = np.array(" ".join(lines[-1] for lines in texts).split(), np.float32)
     return Block(tokens, lengths, counts, 0, count, size, labels=labels)
+
+
+def tokenise_spans(vocabulary: Vocabulary, texts: Sequence[list[str]]) -> tuple[Block, list[np.ndarray]]:
+    """Tokenise documents whose labels are spans (see `Corpus.labels_spans`).
+
+    Returns:
+      The block, whose labels are the first and the last token of each span, and the offsets int32[tokens, 2] of the tokens of
+      each second text in its characters.
+    """
+    # Several questions are about one text.
+    of_context = {context: vocabulary.encode(context) for context in dict.fromkeys(context for _, context, _ in texts)}
+    questions = vocabulary.encode_batch([question for question, _, _ in texts])
+    dtype, parts, labels = token_dtype(vocabulary), list[np.ndarray](), np.full((len(texts), 2), np.nan, np.float32)
+    for number, ((_, context, span), question) in enumerate(zip(texts, questions, strict=True)):
+        encoding = of_context[context]
+        parts += [question.astype(dtype), encoding.ids.astype(dtype)]
+        begin, end = map(float, span.split())
+        offsets = encoding.offsets
+        inside = np.flatnonzero((offsets[:, 0] < end) & (offsets[:, 1] > begin) & (offsets[:, 1] > offsets[:, 0]))
+        if begin < 0:
+            labels[number] = -1
+        elif inside.size:
+            labels[number] = inside[0], inside[-1]
+    lengths = np.array([len(part) for part in parts], np.int64)
+    words = sum(len(text.split()) for lines in texts for text in lines[:2])
+    size = len(texts) + sum(len(text.encode()) for lines in texts for text in lines[:2])
+    tokens = np.concatenate([np.zeros(0, dtype), *parts])
+    block = Block(tokens, lengths, np.full(len(texts), 2), 0, words, size, labels=labels.reshape(-1))
+    return block, [of_context[context].offsets for _, context, _ in texts]
 
 
 def _block(documents: Sequence[list[str]], tokens: np.ndarray, length: np.ndarray, units: np.ndarray | None = None) -> Block:

@@ -13,7 +13,7 @@ from bertfam.errors import UserError
 from bertfam.features import FeatureSpec, RowShape, label_features
 from bertfam.layers.execution import Execution
 from bertfam.layers.heads.classification import Classifier
-from bertfam.models.mapping import CLASSIFIER, TOKEN_CLASSIFIER
+from bertfam.models.mapping import CLASSIFIER, SPAN_CLASSIFIER, TOKEN_CLASSIFIER
 from bertfam.objectives.objective import Sum, binary_cross_entropy, cross_entropies, masked_cross_entropy
 from bertfam.plurals import plural
 
@@ -36,7 +36,7 @@ class Head(ABC):
 
     @property
     def labels(self) -> int:
-        """Number of labels of a text (see `bertfam.data.rows.labelled_texts.Labels`)."""
+        """Number of labels of a text (see `bertfam.data.rows.labelled.labelled_texts.Labels`)."""
         return 1
 
     def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
@@ -44,8 +44,8 @@ class Head(ABC):
         return label_features(shape, None if self.labels_words else self.labels)
 
     def classifier(self, model: Any, execution: Execution) -> Classifier:
-        """Return the head of the model's family."""
-        made: Classifier = (model.token_classifier if self.labels_words else model.classifier)(self.outputs, execution)
+        """Return the head of the model's family: its method that is named as the part."""
+        made: Classifier = getattr(model, self.part)(self.outputs, execution)
         return made
 
     def weights(self, labels: jax.Array, weights: jax.Array) -> jax.Array:
@@ -180,6 +180,47 @@ class Tagging(Head):
     @override
     def huggingface(self) -> Mapping[str, Any]:
         return _named_outputs(self.classes)
+
+
+@dataclass(frozen=True)
+class SpanExtraction(Head):
+    """First and last token of an answer: the mean of two cross-entropies over the positions of a row.
+
+    Attributes:
+      has_no_answer: True if the training texts have questions without an answer, so that the model may predict none.
+    """
+
+    part: ClassVar[str] = SPAN_CLASSIFIER
+
+    has_no_answer: bool = False
+
+    @property
+    @override
+    def outputs(self) -> int:
+        return 2
+
+    @property
+    @override
+    def labels(self) -> int:
+        return 2
+
+    @override
+    def classifier(self, model: Any, execution: Execution) -> Classifier:
+        made: Classifier = model.span_classifier(execution)
+        return made
+
+    @override
+    def loss(self, outputs: jax.Array, labels: jax.Array, weights: jax.Array) -> tuple[jax.Array, dict[str, Sum]]:
+        # [batch, length, 2] -> [batch, 2, length]
+        scores = jnp.swapaxes(outputs, 1, 2)
+        losses, correct = cross_entropies(scores, labels.astype(jnp.int32), weights)
+        known = jnp.min(weights, axis=-1)
+        exact = Sum(jnp.sum(jnp.min(correct, axis=-1) * known), jnp.sum(known))
+        return jnp.sum(losses * weights), {"exact_spans": exact}
+
+    @override
+    def huggingface(self) -> Mapping[str, Any]:
+        return {}
 
 
 @dataclass(frozen=True)

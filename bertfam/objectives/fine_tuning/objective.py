@@ -54,7 +54,7 @@ class FineTuning(Objective):
     terms: ClassVar[tuple[str, ...]] = ("label",)
 
     def __post_init__(self) -> None:
-        method = "token_classifier" if self.head.labels_words else "classifier"
+        method = self.head.part
         if not hasattr(type(self.model), method):
             raise UserError(
                 f"{type(self.model).__name__} has no {method}, so it cannot be fine-tuned here; name an encoder's, such as "

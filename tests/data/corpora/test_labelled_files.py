@@ -8,7 +8,7 @@ import pytest
 import zstandard
 
 from bertfam.data.corpora import records
-from bertfam.data.corpora.labelled_files import LabelledFiles
+from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
 from bertfam.errors import UserError
 
 RECORDS = [

@@ -10,7 +10,7 @@ import pytest
 from bertfam.corruption.masked_lm.masking import BertMasking
 from bertfam.data.checks.sampling import sample
 from bertfam.data.corpora.corpus import Corpus
-from bertfam.data.rows.labelled_texts import LabelledTexts, Labels, truncated
+from bertfam.data.rows.labelled.labelled_texts import LabelledTexts, Labels, truncated
 from bertfam.data.rows.mixture import Mixture
 from bertfam.data.rows.running_text import Chunks
 from bertfam.data.rows.sentence_pairs import SentencePairs

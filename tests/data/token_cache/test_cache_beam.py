@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from bertfam import cli
-from bertfam.data.corpora.labelled_files import LabelledFiles
+from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
 from bertfam.data.corpora.text_files import TextFiles
 from bertfam.data.parallel import beam as parallel_beam
 from bertfam.data.token_cache import beam, builder

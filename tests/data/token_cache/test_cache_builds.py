@@ -17,7 +17,7 @@ import pytest
 
 from bertfam.data.corpora import document_batches
 from bertfam.data.corpora.corpus import Corpus
-from bertfam.data.corpora.labelled_files import LabelledFiles
+from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
 from bertfam.data.corpora.text_files import TextFiles
 from bertfam.data.parallel import worker_pool
 from bertfam.data.token_cache import build_folder, builder, progress, tokenize

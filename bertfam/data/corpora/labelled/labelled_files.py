@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from bertfam.data.corpora.file_corpus import FileCorpus
 from bertfam.data.corpora.formats import replace_invalid
-from bertfam.data.corpora.records import RecordFormat, field_of, read_records, record_format
+from bertfam.data.corpora.labelled.records import RecordFormat, field_of, read_records, record_format
 from bertfam.data.corpora.text_lines import check_encoding
 from bertfam.errors import UserError
 

@@ -71,10 +71,7 @@ class LabelledExamples:
           `sequence_start_positions` int32[n, 1], the position of [CLS], and `labels`, `label_weights` float32[n, labels]; a label
           that is not known has weight 0.
         """
-        starts, first_text = self._documents.sentence_starts, self._documents.sentence_bounds[examples]
-        size = self._sizes[examples]
-        a_start, a_size = starts[first_text], size[:, 0]
-        b_start, b_size = (starts[first_text + 1], size[:, 1]) if self._is_pair else (a_start, np.zeros_like(a_size))
+        (a_start, a_size), (b_start, b_size) = self._spans(examples)
         frame, place = self._frame, np.arange(self._length)
         between, after = (frame.between, frame.after_two) if self._is_pair else ((), frame.after_one)
         a_begin = len(frame.before)
@@ -105,6 +102,13 @@ class LabelledExamples:
             "labels": np.where(is_known, values, np.float32(0)),
             "label_weights": is_known.astype(np.float32),
         }
+
+    def _spans(self, examples: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+        """Return the first token and the number of tokens of A, and of B, of examples int64[n]: int64[n] each."""
+        starts, first_text = self._documents.sentence_starts, self._documents.sentence_bounds[examples]
+        size = self._sizes[examples]
+        a = starts[first_text], size[:, 0]
+        return a, (starts[first_text + 1], size[:, 1]) if self._is_pair else (a[0], np.zeros_like(a[1]))
 
     def _text_lengths(self) -> np.ndarray:
         """Return the tokens of each text of each document: int64[documents, 1 or 2]."""

@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from bertfam.corruption.corruption import FRAMED, RowForm, TextCorruption
 from bertfam.corruption.token_ids import TokenIds
-from bertfam.data.rows.labelled_texts import LabelledExamples
+from bertfam.data.rows.labelled.labelled_texts import LabelledExamples
 from bertfam.data.rows.layout import RowLayout
 from bertfam.data.token_cache.documents import Documents
 from bertfam.errors import UserError

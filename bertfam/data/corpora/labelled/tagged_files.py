@@ -9,8 +9,8 @@ from typing_extensions import override
 
 from bertfam.data.corpora.file_corpus import FileCorpus
 from bertfam.data.corpora.formats import read_objects, replace_invalid
-from bertfam.data.corpora.labelled_files import UNKNOWN, name_of
-from bertfam.data.corpora.records import field_of
+from bertfam.data.corpora.labelled.labelled_files import UNKNOWN, name_of
+from bertfam.data.corpora.labelled.records import field_of
 from bertfam.data.corpora.text_lines import check_encoding, read_lines
 from bertfam.errors import UserError
 

@@ -1,0 +1,214 @@
+"""Kinds of prediction from file to file: what is read, predicted, written and scored."""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from typing_extensions import override
+
+from bertfam.data.corpora.file_corpus import FileCorpus
+from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
+from bertfam.data.corpora.labelled.question_files import Question, QuestionFiles
+from bertfam.data.corpora.labelled.tagged_files import TaggedFiles
+from bertfam.errors import UserError
+from bertfam.finetuning.answer_scores import score_answers
+from bertfam.finetuning.answers import Answer, find_answers
+from bertfam.finetuning.predictions import Records, records_of
+from bertfam.finetuning.predictor import Predictor
+from bertfam.finetuning.scores import score, score_tags
+from bertfam.objectives.fine_tuning.heads import SpanExtraction
+
+
+@dataclass(frozen=True)
+class Inference(ABC):
+    """Base class of the kinds of prediction.
+
+    Attributes:
+      predictor: The model.
+      batch_size: Rows at a time.
+      corpus: The files.
+    """
+
+    predictor: Predictor
+    batch_size: int
+    corpus: FileCorpus
+
+    @abstractmethod
+    def items(self) -> Iterator[Any]:
+        """Yield what is predicted, with the true labels if they are read."""
+
+    @abstractmethod
+    def predict(self, items: Sequence[Any]) -> Sequence[Any]:
+        """Return the outputs for each item."""
+
+    @abstractmethod
+    def records(self, items: Sequence[Any], outputs: Sequence[Any]) -> list[str]:
+        """Return the records of a file of predictions."""
+
+    @abstractmethod
+    def scores(self, items: Sequence[Any], outputs: Sequence[Any]) -> dict[str, float]:
+        """Return the scores of predictions for items with true labels."""
+
+    @property
+    def header(self) -> str:
+        """Line before the first record; "" where there is none."""
+        return ""
+
+    @property
+    def end(self) -> str:
+        """Text with which a record ends, and that it has nowhere else."""
+        return "\n"
+
+    @property
+    def conversion(self) -> Callable[[str], str] | None:
+        """Conversion of all records to the content of the file; None: they are that."""
+        return None
+
+
+@dataclass(frozen=True)
+class TextInference(Inference):
+    """Labels of texts.
+
+    Attributes:
+      output: The file to write; None for scores alone.
+      probabilities: Write the probability of each class, too.
+    """
+
+    corpus: LabelledFiles
+    output: str | None
+    probabilities: bool
+
+    @override
+    def items(self) -> Iterator[tuple[list[str], str | None]]:
+        for path in self.corpus.files("train"):
+            for where, texts, label in self.corpus.records(path):
+                yield texts, None if self.corpus.label is None else self.corpus.numbers(label, where)
+
+    @override
+    def predict(self, items: Sequence[tuple[list[str], str | None]]) -> Sequence[np.ndarray]:
+        return list(self.predictor.outputs([texts for texts, _ in items], self.batch_size))
+
+    @override
+    def records(self, items: Sequence[Any], outputs: Sequence[np.ndarray]) -> list[str]:
+        return self._records.of_texts(np.stack(outputs))
+
+    @override
+    def scores(self, items: Sequence[tuple[list[str], str | None]], outputs: Sequence[np.ndarray]) -> dict[str, float]:
+        labels = np.array([str(label).split() for _, label in items], np.float32)
+        return score(self.predictor.objective.head, np.stack(outputs), labels)
+
+    @property
+    @override
+    def header(self) -> str:
+        return self._records.header
+
+    @property
+    def _records(self) -> Records:
+        return records_of(self.predictor.objective.head, str(self.output), probabilities=self.probabilities)
+
+
+@dataclass(frozen=True)
+class WordInference(Inference):
+    """Tags of words.
+
+    Attributes:
+      output: The file to write; None for scores alone.
+    """
+
+    corpus: TaggedFiles
+    output: str | None
+
+    @override
+    def items(self) -> Iterator[tuple[list[str], list[str]]]:
+        for path in self.corpus.files("train"):
+            for _, words, tags in self.corpus.records(path):
+                yield words, tags
+
+    @override
+    def predict(self, items: Sequence[tuple[list[str], list[str]]]) -> Sequence[np.ndarray]:
+        return self.predictor.word_outputs([words for words, _ in items], self.batch_size)
+
+    @override
+    def records(self, items: Sequence[tuple[list[str], list[str]]], outputs: Sequence[np.ndarray]) -> list[str]:
+        return self._records.of_words([words for words, _ in items], outputs)
+
+    @override
+    def scores(self, items: Sequence[tuple[list[str], list[str]]], outputs: Sequence[np.ndarray]) -> dict[str, float]:
+        return score_tags(self.predictor.objective.head, outputs, [tags for _, tags in items])
+
+    @property
+    @override
+    def end(self) -> str:
+        return self._records.end
+
+    @property
+    def _records(self) -> Records:
+        return records_of(self.predictor.objective.head, str(self.output), probabilities=False)
+
+
+@dataclass(frozen=True)
+class QuestionInference(Inference):
+    """Answers to questions.
+
+    Attributes:
+      output: The file to write; None for scores alone.
+      threshold: Margin of no answer, above which there is none, for a model that was trained on such questions.
+    """
+
+    corpus: QuestionFiles
+    output: str | None
+    threshold: float = 0.0
+
+    @override
+    def items(self) -> Iterator[Question]:
+        for path in self.corpus.files("train"):
+            yield from self.corpus.questions(path)
+
+    @override
+    def predict(self, items: Sequence[Question]) -> Sequence[Answer]:
+        pairs = [(item.question, item.context) for item in items]
+        return find_answers(self.predictor, pairs, batch_size=self.batch_size)
+
+    @override
+    def records(self, items: Sequence[Question], outputs: Sequence[Answer]) -> list[str]:
+        return [
+            json.dumps(
+                {
+                    "id": item.id,
+                    "prediction": "" if self._has_no_answer and answer.no_answer_margin > self.threshold else answer.text,
+                    "begin": answer.begin,
+                    "score": answer.score,
+                    "no_answer_score": answer.no_answer_score,
+                },
+                ensure_ascii=False,
+            )
+            + "\n"
+            for item, answer in zip(items, outputs, strict=True)
+        ]
+
+    @override
+    def scores(self, items: Sequence[Question], outputs: Sequence[Answer]) -> dict[str, float]:
+        margins = [answer.no_answer_margin for answer in outputs] if self._has_no_answer else None
+        return score_answers(items, [answer.text for answer in outputs], margins, self.threshold)
+
+    @property
+    @override
+    def conversion(self) -> Callable[[str], str] | None:
+        if not str(self.output).endswith((".json", ".jsonl")):
+            raise UserError(f"--output={self.output}: the name must end in .json (SQuAD's format) or .jsonl")
+        return _squad_format if str(self.output).endswith(".json") else None
+
+    @property
+    def _has_no_answer(self) -> bool:
+        head = self.predictor.objective.head
+        assert isinstance(head, SpanExtraction)
+        return head.has_no_answer
+
+
+def _squad_format(records: str) -> str:
+    """Return the predictions in the format of SQuAD's evaluation: an object with the answer of each question."""
+    values = map(json.loads, records.splitlines())
+    return json.dumps({value["id"]: value["prediction"] for value in values}, ensure_ascii=False, indent=1) + "\n"
