@@ -1,4 +1,4 @@
-"""Classifiers of texts of every family against the torch classes that load their exports: outputs, losses, names of labels."""
+"""Classifiers of texts and words of every family against the torch classes that load their exports."""
 
 import dataclasses
 import inspect
@@ -10,6 +10,7 @@ import pytest
 from flax import linen as nn
 
 from bertfam.data.rows.labelled.labelled_texts import LabelledTexts
+from bertfam.data.rows.labelled.tagged_words import TaggedWords
 from bertfam.data.token_cache.documents import Documents
 from bertfam.data.vocabularies.layouts import LAYOUTS
 from bertfam.data.vocabularies.pieces import Pieces
@@ -17,6 +18,7 @@ from bertfam.errors import UserError
 from bertfam.features import RowShape
 from bertfam.interop import huggingface
 from bertfam.interop.safetensors import open_tensors
+from bertfam.layers.heads.classification import OutputLayer
 from bertfam.models.albert import AlbertConfig
 from bertfam.models.bert import BertConfig
 from bertfam.models.bigbird import BigBirdConfig
@@ -28,7 +30,7 @@ from bertfam.models.modernbert import ModernBertConfig
 from bertfam.models.roberta import RobertaConfig
 from bertfam.models.t5 import T5Config
 from bertfam.models.xlnet import XLNetConfig
-from bertfam.objectives.fine_tuning.heads import Classification, MultiLabelClassification, Regression
+from bertfam.objectives.fine_tuning.heads import Classification, MultiLabelClassification, Regression, Tagging
 from bertfam.objectives.fine_tuning.objective import FineTuning
 
 LENGTH = 18
@@ -36,7 +38,8 @@ SIZES = {"vocab_size": 101, "num_layers": 2, "hidden_size": 24, "num_heads": 4, 
 ONE = Classification(("bad", "fair", "good"))
 SEVERAL = MultiLabelClassification(("a", "b", "c", "d"))
 NUMBER = Regression()
-PROBLEMS = {ONE: "single_label_classification", SEVERAL: "multi_label_classification", NUMBER: "regression"}
+TAGS = Tagging(("O", "B-X", "I-X"))
+PROBLEMS = {ONE: "single_label_classification", SEVERAL: "multi_label_classification", NUMBER: "regression", TAGS: None}
 CASES = {
     "BERT": (BertConfig(**SIZES), "bert", ONE),
     "RoBERTa": (RobertaConfig(**SIZES), "roberta", SEVERAL),
@@ -57,10 +60,15 @@ CASES = {
     "XLNet": (XLNetConfig(**SIZES), "xlnet", NUMBER),
     "BigBird": (BigBirdConfig(**SIZES, attention="full"), "big_bird", ONE),
     "Longformer": (LongformerConfig(**SIZES, window=4), "roberta", ONE),
+    "BERT, tags": (BertConfig(**SIZES), "bert", TAGS),
+    "ModernBERT, tags": (ModernBertConfig(**SIZES, window=6, head_activation="relu"), "bert", TAGS),
+    "XLNet, tags": (XLNetConfig(**SIZES), "xlnet", TAGS),
+    "BigBird, tags": (BigBirdConfig(**SIZES, attention="full"), "big_bird", TAGS),
+    "Longformer, tags": (LongformerConfig(**SIZES, window=4), "roberta", TAGS),
 }
-# Linear layers before the outputs, where they are not named "classifier".
-CLASSIFIERS = {one: "classifier.out_proj" for one in (RobertaConfig, ElectraConfig, BigBirdConfig, LongformerConfig)}
-CLASSIFIERS[XLNetConfig] = "logits_proj"
+# Last layers of classifiers of texts, where they are not named "classifier".
+LAST_LAYERS = {one: "classifier.out_proj" for one in (RobertaConfig, ElectraConfig, BigBirdConfig, LongformerConfig)}
+LAST_LAYERS[XLNetConfig] = "logits_proj"
 # Text tokens of single texts, of first and of second texts.
 TEXTS = ((40, 1, 6, 9), (7, 1, 20, 3), (2, 8, 20, 4))
 
@@ -77,20 +85,67 @@ def labels_of(head, count, generator):
     return generator.integers(0, 2 if head is SEVERAL else head.outputs, (count, head.labels))
 
 
+def rows_of(layout, lengths, bounds, labels, tokens, **settings):
+    """Return the rows of texts or words of random tokens."""
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    text = np.random.default_rng(2).choice(tokens.pieces, starts[-1])
+    documents = Documents("toy", text, starts, bounds, labels=np.float32(labels).reshape(-1), **settings)
+    count = len(documents)
+    return layout.examples(documents, LENGTH, 0, tokens).rows(np.arange(count), np.zeros(count, np.uint64))
+
+
 def batch_of(head, tokens):
-    """Return ragged rows of four single texts and four pairs, with labels."""
+    """Return ragged rows of four single texts and four pairs, with labels, or of four sentences with tags."""
     generator = np.random.default_rng(1)
+    if head is TAGS:
+        words = np.array([30, 1, 5, 11])
+        lengths, tags = generator.integers(0, 4, words.sum()), generator.integers(0, 3, words.sum())
+        bounds = np.concatenate([[0], np.cumsum(words)])
+        return rows_of(TaggedWords(), lengths, bounds, tags, tokens, label_count=1, labels_words=True)
     batches = []
     for lengths in (np.array(TEXTS[:1]), np.array(TEXTS[1:])):
-        count = lengths.shape[1]
-        starts = np.concatenate([[0], np.cumsum(lengths.T)])
-        text = generator.choice(tokens.pieces, starts[-1])
-        bounds = np.arange(count + 1) * len(lengths)
-        labels = np.float32(labels_of(head, count, generator)).reshape(-1)
-        documents = Documents("toy", text, starts, bounds, labels=labels, label_count=head.labels)
-        examples = LabelledTexts().examples(documents, LENGTH, 0, tokens)
-        batches.append(examples.rows(np.arange(count), np.zeros(count, np.uint64)))
+        parts, count = lengths.shape
+        labels = labels_of(head, count, generator)
+        bounds = np.arange(count + 1) * parts
+        batches.append(rows_of(LabelledTexts(), lengths.T.reshape(-1), bounds, labels, tokens, label_count=head.labels))
     return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def random_params(objective):
+    """Return random parameters, with scales around 1."""
+    shapes = nn.unbox(jax.eval_shape(lambda key: objective.init(key, RowShape(LENGTH, 0))[0], jax.random.key(0)))
+    generator = np.random.default_rng(0)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: np.float32(path[-1].key == "scale") + 0.3 * generator.standard_normal(leaf.shape, np.float32), shapes
+    )
+
+
+def exported(folder, objective, params, tokens):
+    """Export a model, check what is read from the folder, and return the torch model that transformers loads from it."""
+    transformers = pytest.importorskip("transformers")
+    config, head = objective.model, objective.head
+    name = huggingface.write(folder, config, params, extra={**head.huggingface(), "pad_token_id": tokens.pad})
+    kind = "Token" if head is TAGS else "Sequence"
+    assert name.endswith(f"For{kind}Classification")
+    auto = getattr(transformers, f"AutoModelFor{kind}Classification")
+    model, info = auto.from_pretrained(folder, attn_implementation="eager", output_loading_info=True)
+    assert type(model).__name__ == name and not any(info.values()), info
+    names = dict(enumerate(getattr(head, "classes", ["LABEL_0"])))
+    assert model.config.id2label == names and model.config.num_labels == len(names)
+    assert model.config.label2id == {label: index for index, label in names.items()}
+    assert model.config.problem_type == PROBLEMS[head]
+
+    imported = huggingface.read(folder)
+    assert dataclasses.replace(imported.config, max_length=LENGTH) == config
+    assert imported.params.keys() == params.keys() - {head.part}
+    # The body is read bit for bit, and all other tensors are ignored.
+    family = huggingface.family_of(config)
+    stored = {name: tensor.read() for name, tensor in open_tensors(folder).items()}
+    body = {family.prefix + name: value for name, value in huggingface.to_tensors(family, config, imported.params).items()}
+    assert all(np.array_equal(value, stored[name]) for name, value in body.items())
+    last = "classifier" if head is TAGS else LAST_LAYERS.get(type(config), "classifier")
+    assert set(imported.ignored) == stored.keys() - body.keys() >= {f"{last}.bias"}
+    return model.eval()
 
 
 def torch_outputs(model, batch, layout, head):
@@ -99,65 +154,55 @@ def torch_outputs(model, batch, layout, head):
 
     names = {"input_ids": "input_tokens", "attention_mask": "segment_ids", "token_type_ids": "token_type_ids"}
     inputs = {name: batch[f"encoder_{ours}"] for name, ours in names.items()}
+    labels = batch["labels"]
+    places = back = np.broadcast_to(np.arange(LENGTH), inputs["input_ids"].shape)
     if LAYOUTS[layout].padding_side == "left":
-        shifts = (batch["encoder_segment_ids"] == 0).sum(axis=1)
-        places = (np.arange(LENGTH) - shifts[:, None]) % LENGTH
+        shifts = (batch["encoder_segment_ids"] == 0).sum(axis=1)[:, None]
+        places, back = (places - shifts) % LENGTH, (places + shifts) % LENGTH
         inputs = {name: np.take_along_axis(value, places, axis=1) for name, value in inputs.items()}
+    if head is TAGS:
+        labels = np.take_along_axis(np.where(batch["label_weights"], labels, -100), places, axis=1).astype(np.int64)
+    elif head is ONE:
+        labels = labels[:, 0].astype(np.int64)
     accepted = inspect.signature(type(model).forward).parameters
     tensors = {name: torch.tensor(value, dtype=torch.long) for name, value in inputs.items() if name in accepted}
-    labels = torch.tensor(batch["labels"])
     with torch.no_grad():
-        outputs = model(**tensors, labels=labels[:, 0].long() if head is ONE else labels)
-    return outputs.logits.numpy(), float(outputs.loss)
+        outputs = model(**tensors, labels=torch.tensor(labels))
+    logits = outputs.logits.numpy()
+    return np.take_along_axis(logits, back[..., None], axis=1) if head is TAGS else logits, float(outputs.loss)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_exported_classifier_matches_torch(tmp_path, case):
-    transformers = pytest.importorskip("transformers")
     config, layout, head = CASES[case]
     objective, tokens = FineTuning(config, head), token_ids(layout)
-    batch = batch_of(head, tokens)
+    batch, params = batch_of(head, tokens), random_params(objective)
     assert {name: value.shape[1:] for name, value in batch.items()} == {
         name: spec.shape for name, spec in objective.features(RowShape(LENGTH, 0)).items()
     }
-    shapes = nn.unbox(jax.eval_shape(lambda key: objective.init(key, RowShape(LENGTH, 0))[0], jax.random.key(0)))
-    generator = np.random.default_rng(0)
-    params = jax.tree_util.tree_map_with_path(
-        lambda path, leaf: np.float32(path[-1].key == "scale") + 0.3 * generator.standard_normal(leaf.shape, np.float32), shapes
-    )
-
-    extra = {**head.huggingface(), "pad_token_id": tokens.pad}
-    name = huggingface.write(tmp_path, config, params, extra=extra)
-    assert name.endswith("ForSequenceClassification")
-    auto = transformers.AutoModelForSequenceClassification
-    model, info = auto.from_pretrained(tmp_path, attn_implementation="eager", output_loading_info=True)
-    assert type(model).__name__ == name and not any(info.values()), info
-    names = dict(enumerate(getattr(head, "classes", ["LABEL_0"])))
-    assert model.config.id2label == names and model.config.num_labels == len(names)
-    assert model.config.label2id == {label: index for index, label in names.items()}
-    assert model.config.problem_type == PROBLEMS[head]
+    model = exported(tmp_path, objective, params, tokens)
 
     def run(params, batch):
-        out = objective.loss(params, {}, {}, batch, key=None, train=False)
-        loss = out.terms["label"] / objective.denominators(batch)["label"]
-        return objective.outputs(params, batch, key=None, train=False), loss
+        outputs = objective.outputs(params, batch, key=None, train=False)
+        return outputs, head.loss(outputs, batch["labels"], batch["label_weights"])[0] / objective.denominators(batch)["label"]
 
     with jax.default_matmul_precision("highest"):
         outputs, loss = jax.device_get(jax.jit(run)(params, batch))
-    expected, expected_loss = torch_outputs(model.eval(), batch, layout, head)
+    expected, expected_loss = torch_outputs(model, batch, layout, head)
     assert np.ptp(expected, axis=0).min() > 10 * parity.LOGITS
-    np.testing.assert_allclose(outputs, expected, atol=parity.LOGITS)
+    is_compared = batch["encoder_segment_ids"] > 0 if head is TAGS else slice(None)
+    np.testing.assert_allclose(outputs[is_compared], expected[is_compared], atol=parity.LOGITS)
     assert loss == pytest.approx(expected_loss, abs=parity.LOGITS)
 
-    imported = huggingface.read(tmp_path)
-    assert dataclasses.replace(imported.config, max_length=LENGTH) == config
-    assert imported.params.keys() == params.keys() - {"classifier"}
-    # The body is read bit for bit, and all other tensors are ignored.
-    family = huggingface.family_of(config)
-    stored = {name: tensor.read() for name, tensor in open_tensors(tmp_path).items()}
-    body = {family.prefix + name: value for name, value in huggingface.to_tensors(family, config, imported.params).items()}
-    assert all(np.array_equal(value, stored[name]) for name, value in body.items())
-    assert set(imported.ignored) == stored.keys() - body.keys() >= {CLASSIFIERS.get(type(config), "classifier") + ".bias"}
+
+@pytest.mark.parametrize("case", ["RoBERTa", "ELECTRA", "ALBERT", "DistilBERT", "ERNIE"])
+def test_exported_tags_load_completely(tmp_path, case):
+    """The layer is BERT's, except for its dropout."""
+    config, layout, _ = CASES[case]
+    objective = FineTuning(config, TAGS)
+    output = TAGS.classifier(config, objective.execution).output
+    assert dataclasses.replace(output, dropout_rate=0.1) == OutputLayer(3)
+    exported(tmp_path, objective, random_params(objective), token_ids(layout))
 
 
 def test_models_without_a_classifier_of_texts_are_refused():

@@ -7,7 +7,7 @@ import json
 import pytest
 import zstandard
 
-from bertfam.data.corpora import records
+from bertfam.data.corpora.labelled import records
 from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
 from bertfam.errors import UserError
 

@@ -92,7 +92,7 @@ def test_archives_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 7\n", "Git LFS .* git lfs pull"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 7\n", "Git LFS.* git lfs pull"),
         (b"{\\rtf1 Some text.}", "RTF"),
         (b"%PDF-1.4 all of ASCII", "PDF .* pdftotext"),
         (b"Rar!\x1a\x07\x01\0", "RAR archive"),
