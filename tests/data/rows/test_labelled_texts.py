@@ -1,8 +1,9 @@
-"""Rows of labelled texts: equal to those of transformers' tokenizers, with labels, each once an epoch."""
+"""Rows of labelled texts and words: equal to those of transformers' tokenizers, with labels, each once an epoch."""
 
 import itertools
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from bertfam.data.rows.labelled.labelled_texts import LabelledTexts, Labels, tru
 from bertfam.data.rows.mixture import Mixture
 from bertfam.data.rows.running_text import Chunks
 from bertfam.data.rows.sentence_pairs import SentencePairs
+from bertfam.data.rows.tagged_words import TaggedWords, Tags
 from bertfam.data.text_data import TextData
 from bertfam.data.token_cache.builder import build
 from bertfam.data.vocabularies.layouts import LAYOUTS
@@ -32,6 +34,7 @@ class GivenTexts(Corpus):
 
     given: tuple[tuple[str, ...], ...]
     label_count: int = 1
+    labels_words: bool = False
 
     @property
     def labels(self):
@@ -46,7 +49,7 @@ class GivenTexts(Corpus):
 
 @pytest.fixture(scope="module", params=KINDS)
 def prepared(request, tmp_path_factory):
-    """Return a vocabulary of a layout, and transformers' tokenizer of its folder."""
+    """Return a vocabulary of a layout, and a function that loads transformers' tokenizer of its folder."""
     transformers = pytest.importorskip("transformers")
     learner = make_learner(KINDS[request.param], size=400, layout=LAYOUTS[request.param])
     with warnings.catch_warnings():
@@ -54,16 +57,16 @@ def prepared(request, tmp_path_factory):
         vocabulary = learner.learn(learner.count([" ".join(WORDS[start:] + WORDS[:start]) for start in range(len(WORDS))] * 5))
     folder = tmp_path_factory.mktemp(request.param)
     vocabulary.save(folder)
-    return vocabulary, transformers.AutoTokenizer.from_pretrained(folder)
+    return vocabulary, partial(transformers.AutoTokenizer.from_pretrained, folder)
 
 
 def text_of(size):
     return " ".join(itertools.islice(itertools.cycle(WORDS), size))
 
 
-def documents_of(texts, vocabulary, label_count=1):
+def documents_of(texts, vocabulary, *settings):
     """Return the tokenised documents of texts, each given with its labels."""
-    return sample(GivenTexts(tuple(map(tuple, texts)), label_count), "train", vocabulary, "toy").documents
+    return sample(GivenTexts(tuple(map(tuple, texts)), *settings), "train", vocabulary, "toy").documents
 
 
 def all_rows(examples):
@@ -73,7 +76,8 @@ def all_rows(examples):
 @pytest.mark.parametrize("length", [16, 17])
 @pytest.mark.parametrize("is_pair", [False, True])
 def test_rows_are_those_of_the_saved_tokenizer(prepared, length, is_pair):
-    vocabulary, tokenizer = prepared
+    vocabulary, load = prepared
+    tokenizer = load()
     texts = [list(map(text_of, sizes)) for sizes in itertools.product(SIZES, repeat=1 + is_pair)]
     examples = LabelledTexts().examples(
         documents_of([[*parts, "1"] for parts in texts], vocabulary), length, 0, vocabulary.token_ids
@@ -97,6 +101,40 @@ def test_rows_are_those_of_the_saved_tokenizer(prepared, length, is_pair):
     assert 0 < cut < len(texts)
     assert [warning.partition(" of toy")[0] for warning in examples.warnings] == [f"{cut} of the {len(texts)} texts"]
     assert f"more than {room} tokens" in examples.warnings[0]
+
+
+def test_rows_of_words_are_those_of_the_saved_tokenizer_with_a_label_at_the_first_token_of_each(prepared):
+    """Words of several tokens, of none, with punctuation, and more than fit."""
+    vocabulary, load = prepared
+    tokenizer = load(add_prefix_space=True) if vocabulary.joint else load()
+    sentences = [WORDS[:count] for count in (1, 2, 12)]
+    sentences += [
+        ["catsat", "\u200d", "U.S.", "the"],
+        ["\u200d", "cat"],
+        ["cat", "\u200d"],
+        ["(", "mat", ")", "don't"],
+        WORDS * 3,
+    ]
+    labels = [[str(index % 5) if index % 7 else "nan" for index in range(1, 1 + len(words))] for words in sentences]
+    texts = [[*words, " ".join(own)] for words, own in zip(sentences, labels, strict=True)]
+    examples = TaggedWords().examples(documents_of(texts, vocabulary, 1, True), 16, 0, vocabulary.token_ids)
+    rows = all_rows(examples)
+    options = {"truncation": True, "padding": "max_length", "max_length": 16, "is_split_into_words": True}
+    expected = tokenizer(sentences, **options)
+    for number, own in enumerate(labels):
+        is_real = np.array(expected["attention_mask"][number]) == 1
+        count = int(is_real.sum())
+        assert rows["encoder_segment_ids"][number].tolist() == [1] * count + [0] * (16 - count)
+        ids = np.array(expected["input_ids"][number])[is_real]
+        assert rows["encoder_input_tokens"][number, :count].tolist() == ids.tolist(), sentences[number]
+        words = [word for word, is_token in zip(expected.word_ids(number), is_real, strict=True) if is_token]
+        first = [word is not None and word not in words[:place] for place, word in enumerate(words)]
+        values = [own[word] if is_first else "nan" for word, is_first in zip(words, first, strict=True)]
+        weights = [float(value != "nan") for value in values]
+        assert rows["label_weights"][number].tolist() == weights + [0.0] * (16 - count), sentences[number]
+        assert rows["labels"][number, :count].tolist() == [0.0 if value == "nan" else float(value) for value in values]
+    cut = sum(len(ids) > 16 for ids in tokenizer(sentences, is_split_into_words=True)["input_ids"])
+    assert [warning.partition(" of toy")[0] for warning in examples.warnings] == [f"{cut} of the {len(texts)} texts"]
 
 
 def test_texts_are_cut_as_the_longer_one_first_one_token_at_a_time():
@@ -172,6 +210,9 @@ def test_labels_and_noise_that_do_not_fit_are_refused(vocabulary, numbered, tmp_
         (TextData(RunningText(), **labelled), ("the text", "@LabelledFiles()")),
         (TextData(corpus, rows=SentencePairs(), corruption=BertMasking()), ("the text", "BertMasking", "@Labels()")),
         (TextData(corpus, rows=LabelledTexts(), corruption=Labels(count=3)), ("the text", "Labels.count = 1")),
+        (TextData(corpus, rows=TaggedWords(), corruption=Tags()), ("1 label per text", "1 label per word", "@Labels()")),
+        (TextData(RunningText(), rows=TaggedWords(), corruption=Tags()), ("the text", "@TaggedFiles()")),
+        (TextData(replace(corpus, labels_words=True), **labelled), ("the text", "@TaggedWords()", "@Tags()")),
         (TextData(Mixture((corpus, RunningText()), ("good", "bad")), **labelled), ("corpus bad", "@LabelledFiles()")),
     ):
         with pytest.raises(UserError) as error:
@@ -182,8 +223,9 @@ def test_labels_and_noise_that_do_not_fit_are_refused(vocabulary, numbered, tmp_
     running = build({"text": RunningText()}, vocabulary, tmp_path / "cache")
     with pytest.raises(UserError, match=r"cache.*@LabelledFiles\(\)"):
         TextData(**labelled).training(running, vocabulary.token_ids, 12, 5, 0)
-    for rows, noise in ((LabelledTexts(), BertMasking()), (SentencePairs(), Labels()), (Chunks(), Labels())):
-        with pytest.raises(UserError, match=f"{type(rows).__name__}.*{type(noise).__name__}|LabelledTexts"):
+    refused = ((LabelledTexts(), BertMasking()), (SentencePairs(), Labels()), (Chunks(), Labels()), (LabelledTexts(), Tags()))
+    for rows, noise in refused:
+        with pytest.raises(UserError, match=f"{type(rows).__name__} and {type(noise).__name__} do not make rows together"):
             TextData(rows=rows, corruption=noise)
     with pytest.raises(UserError, match="Labels.count is 0"):
         Labels(count=0)

@@ -45,9 +45,10 @@ class Lists(Corpus):
 
 @dataclass(frozen=True)
 class LabelledLists(Lists):
-    """Corpus of the given texts, each followed by the given number of labels."""
+    """Corpus of the given texts or words, each followed by the given number of labels, or by a label for each word."""
 
     count: int = 1
+    labels_words: bool = False
 
     @property
     def labels(self):
@@ -203,6 +204,18 @@ def test_cache_keeps_labels_and_empty_texts(tmp_path, words):
     plain = build({"text": Lists()}, words, tmp_path / "plain")
     assert plain.label_count("text") == plain.documents("train", "text").label_count == 0
     assert plain.documents("train", "text").labels is None and "labels" not in (tmp_path / "plain/cache.json").read_text()
+
+
+def test_cache_keeps_labels_of_words(tmp_path, words):
+    tagged = [["one", "", "two", "0 nan 2"], ["three", "3"], ["two", "one", "4 5"]]
+    cache = build({"text": LabelledLists(tagged, labels_words=True)}, words, tmp_path / "cache")
+    documents, stored = (read("train", "text") for read in (cache.documents, cache.stored_documents))
+    assert documents.labels_words and stored.labels_words and cache.labels_words("text")
+    assert documents_as_pieces(cache) == [[word.split() for word in document[:-1]] for document in tagged]
+    expected = np.array([0, np.nan, 2, 3, 4, 5], np.float32)
+    assert np.array_equal(documents.labels[:], expected, equal_nan=True)
+    joined = stored.joined("parts", [(2, 3), (0, 1)])
+    assert np.array_equal(joined.labels.take(np.arange(5)), expected[[4, 5, 0, 1, 2]], equal_nan=True)
 
 
 def test_damaged_labels_are_refused(tmp_path, words):
