@@ -9,6 +9,7 @@ import pytest
 
 from bertfam import cli
 from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
+from bertfam.data.corpora.labelled.tagged_files import TaggedFiles
 from bertfam.data.corpora.text_files import TextFiles
 from bertfam.data.parallel import beam as parallel_beam
 from bertfam.data.token_cache import beam, builder
@@ -28,6 +29,9 @@ def text(corpus, tmp_path_factory):
     for number, group in enumerate([documents[:5], [], documents[5:6], documents[6:]]):
         (folder / f"{number}.txt").write_text("\n\n".join("\n".join(lines) for lines in group))
         records = [{"text": "\n".join(lines), "words": sum(len(line.split()) for line in lines)} for lines in group]
+        for record in records:
+            record["tokens"] = record["text"].split()[: record["words"] % 20 + 1]
+            record["tags"] = [("even", "odd")[len(word) % 2] for word in record["tokens"]]
         (folder / f"{number}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     return folder
 
@@ -39,6 +43,7 @@ CORPORA = {
         "plain": TextFiles(f"{text}/[12].txt", (f"{text}/[03].txt",), input_format="paragraphs"),
     },
     "labelled": lambda text: {"text": LabelledFiles(f"{text}/*.jsonl", label="words", kind="number", validation_fraction=0.2)},
+    "tagged": lambda text: {"text": TaggedFiles(f"{text}/*.jsonl", classes=("even", "odd"), validation_fraction=0.2)},
 }
 
 
@@ -55,7 +60,7 @@ def test_corpus_without_parts_is_one_part(tmp_path, corpus, vocabulary, cache_di
     assert contents(beam.build({"text": corpus}, vocabulary, tmp_path / "beam").directory) == contents(cache_dir)
 
 
-@pytest.mark.parametrize("name", ["held-out-by-hash", "labelled"])
+@pytest.mark.parametrize("name", ["held-out-by-hash", "tagged"])
 def test_stopped_beam_build_resumes_without_repeating_work(tmp_path, text, vocabulary, monkeypatch, name):
     """Stop while parts are joined; a plain build can resume from the same folder."""
     corpora = CORPORA[name](text)

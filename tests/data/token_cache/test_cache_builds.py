@@ -18,6 +18,7 @@ import pytest
 from bertfam.data.corpora import document_batches
 from bertfam.data.corpora.corpus import Corpus
 from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
+from bertfam.data.corpora.labelled.tagged_files import TaggedFiles
 from bertfam.data.corpora.text_files import TextFiles
 from bertfam.data.parallel import worker_pool
 from bertfam.data.token_cache import build_folder, builder, progress, tokenize
@@ -206,10 +207,12 @@ def files(tmp_path):
 
 
 def test_build_resumes_wherever_it_is_stopped(tmp_path, vocabulary, files, monkeypatch):
-    """Stop after every single record in turn, with three corpora; the journal, not the files, says how much is finished."""
+    """Stop after every single record in turn, with several corpora; the journal, not the files, says how much is finished."""
     monkeypatch.setattr(document_batches, "_CHARACTERS", 600)
     labelled = labelled_files(tmp_path, [["Text", str(number)] for number in range(200)])
-    corpora = {"files": files, "labelled": labelled, "given": NumberedDocuments(documents_in_train=3)}
+    (tmp_path / "words.conll").write_text("".join(f"word\tA\n{number}\tB\n\n" for number in range(200)))
+    tagged = TaggedFiles(str(tmp_path / "words.conll"), classes=("A", "B"))
+    corpora = {"files": files, "labelled": labelled, "tagged": tagged, "given": NumberedDocuments(documents_in_train=3)}
     whole = contents(build(corpora, vocabulary, tmp_path / "whole").directory)
     tokenised = []
     monkeypatch.setattr(tokenize, "tokenise", lambda *arguments: tokenised.append(len(arguments[2])) or tokenise(*arguments))
