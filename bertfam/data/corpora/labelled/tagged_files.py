@@ -13,6 +13,7 @@ from bertfam.data.corpora.labelled.labelled_files import UNKNOWN, name_of
 from bertfam.data.corpora.labelled.records import field_of
 from bertfam.data.corpora.text_lines import check_encoding, read_lines
 from bertfam.errors import UserError
+from bertfam.plurals import plural
 
 TagFormat = Literal["conll", "conllu", "jsonl"]
 _COLUMNS: dict[TagFormat, tuple[str, str]] = {"conll": ("1", "2"), "conllu": ("2", "4"), "jsonl": ("tokens", "tags")}
@@ -103,14 +104,15 @@ class TaggedFiles(FileCorpus):
             lists = [field_of(record, words, where, "--text")]
             lists += [field_of(record, tags, where, "--label")] if self.tagged else []
             for name, value in zip((words, tags), lists, strict=False):
-                if not isinstance(value, list) or not value or not all(isinstance(item, str) and item.strip() for item in value):
-                    raise UserError(
-                        f"{where}: the field {name!r} is no list of words with at least one letter each; fix the line"
-                    )
+                if not isinstance(value, list) or not value:
+                    raise UserError(f"{where}: the field {name!r} is no list, or an empty one; fix the line, or drop it")
+            if not all(isinstance(word, str) and word.strip() for word in lists[0]):
+                raise UserError(f"{where}: the field {words!r} has a word that is no string, or empty; fix the line, or drop it")
             if self.tagged and len(lists[0]) != len(lists[1]):
-                raise UserError(f"{where}: {len(lists[0])} words and {len(lists[1])} tags; give each word a tag")
-            parts = lists if self.tagged else [lists[0], [""] * len(lists[0])]
-            yield where, [(word.strip(), tag.strip()) for word, tag in zip(*parts, strict=True)]
+                counts = f"{plural(len(lists[0]), 'word')} and {plural(len(lists[1]), 'tag')}"
+                raise UserError(f"{where}: {counts}; give each word a tag")
+            names = [name_of(tag, where) for tag in lists[1]] if self.tagged else [""] * len(lists[0])
+            yield where, [(word.strip(), tag) for word, tag in zip(lists[0], names, strict=True)]
 
     def _sentences(self, path: str | os.PathLike[str], words: str, tags: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
         """Yield the place of the first line, and the words with their tags, of each sentence of a file with columns."""
@@ -130,8 +132,8 @@ class TaggedFiles(FileCorpus):
                 continue
             if max(places) >= len(cells):
                 raise UserError(
-                    f"{where}: {len(cells)} columns, and column {max(places) + 1} is required; fix the line, or name the columns "
-                    "of words and tags with --text and --label"
+                    f"{where}: {plural(len(cells), 'column')}, and column {max(places) + 1} is required; fix the line, or name the "
+                    "columns of words and tags with --text and --label"
                 )
             values = [cells[place].strip() for place in places]
             start = start if sentence else where
