@@ -132,8 +132,8 @@ class TaggedFiles(FileCorpus):
                 continue
             if max(places) >= len(cells):
                 raise UserError(
-                    f"{where}: {plural(len(cells), 'column')}, and column {max(places) + 1} is required; fix the line, or name the "
-                    "columns of words and tags with --text and --label"
+                    f"{where}: {plural(len(cells), 'column')}, and column {max(places) + 1} is required; fix the line, or name "
+                    "the columns of words and tags with --text and --label"
                 )
             values = [cells[place].strip() for place in places]
             start = start if sentence else where
