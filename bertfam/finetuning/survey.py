@@ -1,6 +1,7 @@
 """Survey of labelled files before training: the classes that occur, and the number of texts."""
 
 import dataclasses
+import re
 from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
@@ -102,12 +103,9 @@ def _check_classes(counts: Counter[str], example: str) -> None:
 
 
 def _is_fraction(name: str) -> bool:
-    try:
-        return not float(name).is_integer()
-    except (ValueError, OverflowError):
-        return False
+    return bool(re.fullmatch(r"[+-]?\d*\.\d+(e[+-]?\d+)?", name, re.IGNORECASE)) and not float(name).is_integer()
 
 
 def _by_value(names: Counter[str]) -> Any:
     """Return the sort key of classes: their value where all are whole numbers, else their letters."""
-    return int if all(name.lstrip("-").isdecimal() for name in names) else str
+    return int if all(re.fullmatch(r"-?\d+", name) for name in names) else str

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from bertfam.data.corpora.tagged_files import TaggedFiles
+from bertfam.data.corpora.labelled.tagged_files import TaggedFiles
 from bertfam.errors import UserError
 
 SENTENCES = [(["EU", "rejects", "U.K."], ["B-ORG", "O", "B-LOC"]), (["Ähm", "."], ["O", "O"])]

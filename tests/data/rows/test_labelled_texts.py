@@ -12,10 +12,10 @@ from bertfam.corruption.masked_lm.masking import BertMasking
 from bertfam.data.checks.sampling import sample
 from bertfam.data.corpora.corpus import Corpus
 from bertfam.data.rows.labelled.labelled_texts import LabelledTexts, Labels, truncated
+from bertfam.data.rows.labelled.tagged_words import TaggedWords, Tags
 from bertfam.data.rows.mixture import Mixture
 from bertfam.data.rows.running_text import Chunks
 from bertfam.data.rows.sentence_pairs import SentencePairs
-from bertfam.data.rows.tagged_words import TaggedWords, Tags
 from bertfam.data.text_data import TextData
 from bertfam.data.token_cache.builder import build
 from bertfam.data.vocabularies.layouts import LAYOUTS
