@@ -287,9 +287,9 @@ def test_an_exported_tagger_tags_the_same_in_transformers(tagger, tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "flags", "named"),
     [
-        ("t.conll", "he\tO\nreturns\n\n", (), ("t.conll:2", "1 columns", "column 2")),
+        ("t.conll", "he\tO\nreturns\n\n", (), ("t.conll:2", "column 2")),
         ("t.conll", "he\tO\nends\tO\n", (), ("t.conll", "2", "Tagging.classes")),
-        ("t.jsonl", '{"tokens": ["a", "b"], "tags": ["O"]}\n', (), ("t.jsonl:1", "2 words and 1 tags")),
+        ("t.jsonl", '{"tokens": ["a", "b"], "tags": ["O"]}\n', (), ("t.jsonl:1", "2 words and 1 tag")),
         ("t.jsonl", '{"tokens": "a b", "tags": ["O"]}\n', (), ("t.jsonl:1", "'tokens'")),
         ("t.conll", "he\tO\n", ("--text=word",), ("--text=word", "counted from 1")),
         ("t.conll", "he\tO\n", ("--text_pair=3",), ("--text_pair",)),
