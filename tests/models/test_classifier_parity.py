@@ -30,7 +30,7 @@ from bertfam.models.modernbert import ModernBertConfig
 from bertfam.models.roberta import RobertaConfig
 from bertfam.models.t5 import T5Config
 from bertfam.models.xlnet import XLNetConfig
-from bertfam.objectives.fine_tuning.heads import Classification, MultiLabelClassification, Regression, Tagging
+from bertfam.objectives.fine_tuning.heads import Classification, MultiLabelClassification, Regression, SpanExtraction, Tagging
 from bertfam.objectives.fine_tuning.objective import FineTuning
 
 LENGTH = 18
@@ -212,3 +212,42 @@ def test_models_without_a_classifier_of_texts_are_refused():
         LongformerConfig(**SIZES, global_projections=False).classifier(2)
     with pytest.raises(UserError, match=r"Stage.length 19 .* BertConfig.max_length 18"):
         FineTuning(BertConfig(**SIZES), ONE).features(RowShape(19, 0))
+
+
+@pytest.mark.parametrize("case", ["BERT", "RoBERTa", "ELECTRA", "ALBERT", "DistilBERT", "ERNIE", "ModernBERT, mean"])
+def test_exported_answers_match_torch(tmp_path, case):
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    config, layout, _ = CASES[case]
+    head, tokens = SpanExtraction(), token_ids(layout)
+    objective = FineTuning(config, head)
+    params = random_params(objective)
+    name = huggingface.write(tmp_path, config, params, extra={**head.huggingface(), "pad_token_id": tokens.pad})
+    auto = transformers.AutoModelForQuestionAnswering
+    model, info = auto.from_pretrained(tmp_path, attn_implementation="eager", output_loading_info=True)
+    assert type(model).__name__ == name and name.endswith("ForQuestionAnswering") and not any(info.values()), info
+    if case not in ("BERT", "ModernBERT, mean"):  # the layer of the others is BERT's
+        return
+    batch = batch_of(ONE, tokens)
+    positions = np.random.default_rng(3).integers(0, 3, (len(batch["labels"]), 2))  # all rows have as many tokens
+    batch |= {"labels": np.float32(positions), "label_weights": np.ones((len(positions), 2), np.float32)}
+
+    def run(params, batch):
+        outputs = objective.outputs(params, batch, key=None, train=False)
+        terms = objective.loss(params, {}, {}, batch, key=None, train=False).terms
+        return outputs, terms["label"] / objective.denominators(batch)["label"]
+
+    with jax.default_matmul_precision("highest"):
+        outputs, loss = jax.device_get(jax.jit(run)(params, batch))
+    names = {"input_ids": "input_tokens", "attention_mask": "segment_ids", "token_type_ids": "token_type_ids"}
+    accepted = inspect.signature(type(model).forward).parameters
+    inputs = {name: torch.tensor(batch[f"encoder_{ours}"]).long() for name, ours in names.items() if name in accepted}
+    with torch.no_grad():
+        theirs = model.eval()(**inputs)
+    is_token = batch["encoder_segment_ids"] > 0
+    losses = []
+    for side, logits in enumerate((theirs.start_logits, theirs.end_logits)):
+        np.testing.assert_allclose(outputs[is_token][:, side], logits.numpy()[is_token], atol=parity.LOGITS)
+        of_tokens = torch.where(torch.tensor(is_token), logits, -torch.inf)
+        losses.append(torch.nn.functional.cross_entropy(of_tokens, torch.tensor(positions[:, side])).item())
+    assert loss == pytest.approx(np.mean(losses), abs=parity.LOGITS)

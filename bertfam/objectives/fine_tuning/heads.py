@@ -184,7 +184,9 @@ class Tagging(Head):
 
 @dataclass(frozen=True)
 class SpanExtraction(Head):
-    """First and last token of an answer: the mean of two cross-entropies over the positions of a row.
+    """First and last token of an answer: the mean of two cross-entropies over the tokens of a row.
+
+    The published code has the padding of a row in the softmax, too.
 
     Attributes:
       has_no_answer: True if the training texts have questions without an answer, so that the model may predict none.

@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from bertfam.errors import UserError
 from bertfam.features import FeatureSpec, RowShape, encoder_features
+from bertfam.kernels.chunked_cross_entropy import NO_TOKEN_LOGIT
 from bertfam.layers.execution import Execution
 from bertfam.layers.heads.classification import Classifier
 from bertfam.layers.initializers import named_key
@@ -92,6 +93,8 @@ class FineTuning(Objective):
     @override
     def loss(self, params: Tree, carry: Tree, aux: Tree, batch: Batch, *, key: jax.Array | None, train: bool) -> LossOut:
         outputs = self.outputs(params, batch, key=key, train=train)
+        if outputs.ndim == 3:  # padding has no share of a softmax over positions
+            outputs = jnp.where(batch["encoder_segment_ids"][..., None] > 0, outputs, NO_TOKEN_LOGIT)
         loss, metrics = self.head.loss(outputs, batch["labels"], batch["label_weights"])
         total = Sum(loss, self.denominators(batch)["label"])
         return LossOut({"label": loss}, carry, {"label_loss": total} | metrics)
