@@ -108,9 +108,15 @@ def missing_folder(folder: str | os.PathLike[str]) -> str | None:
 
 def broken_link(path: str | os.PathLike[str]) -> str | None:
     """Say of a link on this machine that leads nowhere where it leads; None for other paths."""
-    if is_remote(path) or os.path.exists(path) or not os.path.islink(path):
+    if is_remote(path) or not os.path.islink(path):
         return None
-    return f"{path} is a link to {os.readlink(path)}, which does not exist"
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return f"{path} is a link to {os.readlink(path)}, which does not exist"
+    except OSError:  # a link to itself, say
+        pass
+    return None
 
 
 def similar_path(path: str | os.PathLike[str], *, is_folder: bool) -> str | None:

@@ -66,7 +66,10 @@ def test_lines_of_a_file_or_of_stdin_as_json(vocab, tmp_path, capsys, monkeypatc
     [
         (["--vocab=none", "a"], "none is not a folder: a vocabulary is a folder with"),
         (["--vocab=vocab", "--input=a.txt", "a"], "TEXT and --input both say what to encode"),
-        (["--vocab=vocab", "--input=none.txt"], "none.txt cannot be read: No such file or directory"),
+        (
+            ["--vocab=vocab", "--input=none.txt"],
+            "--input=none.txt: there is no such file; a text itself is given without --input",
+        ),
         (["--vocab=vocab", "--input=latin.txt"], "latin.txt:2 is not UTF-8; convert it first"),
         (["--vocab=vocab", "--input=a.bz2"], "a.bz2:1 is not UTF-8; this is compressed by bzip2; unpack it by bunzip2"),
         (["a"], "--vocab"),

@@ -250,7 +250,10 @@ def test_plain_output_of_the_command(folder, model, capsys):
     [
         ([], "give prompts as words of the command line, or a file of them by --prompts=FILE, one of the two"),
         (["a", "--prompts=p"], "give prompts as words of the command line, or a file of them by --prompts=FILE, one of the two"),
-        (["--prompts=none.txt"], "--prompts=none.txt cannot be read: No such file or directory"),
+        (
+            ["--prompts=none.txt"],
+            "--prompts=none.txt cannot be read: No such file or directory; a prompt itself is given without --prompts",
+        ),
         (["a", "--beams=3"], "--beams is of --strategy=beam, and the strategy is greedy; give the one or the other"),
         (
             ["a", "--strategy=beam", "--seed=1"],
