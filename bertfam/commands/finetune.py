@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -90,14 +90,20 @@ _KINDS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
-def check_format(args: argparse.Namespace, kind: str) -> None:
-    """Raise UserError for a format and columns that do not go with the kind of text: "texts", "words" or "questions"."""
+def check_format(args: argparse.Namespace, kind: str, allowed: Collection[str] = ()) -> None:
+    """Raise UserError for a format and columns that do not go with the kind of text.
+
+    Args:
+      args: the flags.
+      kind: "texts", "words" or "questions".
+      allowed: flags that have a meaning for this command, although the kind has no such column.
+    """
     what, known, without = _KINDS[kind]
     if args.record_format not in (None, *known):
         fix = f"give one of {', '.join(known)}" if known else "they are JSON files of SQuAD's format, so leave it out"
         raise UserError(f"--format={args.record_format} is none of {what}; {fix}")
     for name in without:
-        if getattr(args, name):
+        if getattr(args, name) and name not in allowed:
             raise UserError(f"--{_FLAGS.get(name, name)} does not go with {what}; leave it out")
 
 

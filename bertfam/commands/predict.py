@@ -113,10 +113,8 @@ def _open_inference(args: argparse.Namespace, predictor: Predictor) -> Any:
         check_format(args, "words")
         return WordInference(*own, _tagged(args, trained), args.output)
     if isinstance(trained, QuestionFiles):
-        label, args.label = args.label, None
-        check_format(args, "questions")
-        args.label = label
-        corpus = QuestionFiles(tuple(args.input), answered=bool(label), validation_fraction=0.0)
+        check_format(args, "questions", allowed=("label",))
+        corpus = QuestionFiles(tuple(args.input), answered=bool(args.label), validation_fraction=0.0)
         return QuestionInference(*own, corpus, args.output, args.no_answer_threshold)
     raise UserError(f"{args.model_dir} was not trained on labelled files, whose columns its predictions would read")
 
