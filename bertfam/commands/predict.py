@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from contextlib import AbstractContextManager, closing, nullcontext
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bertfam.commands import flags
 from bertfam.commands.finetune import add_records, check_format
@@ -28,6 +28,7 @@ resumes after an interruption. With --label, the column of the true labels, the 
 'bertfam[finetune]'): accuracy, F1 and Matthews' correlation, Pearson's and Spearman's correlation, or F1 of entities."""
 
 _AT_ONCE = 2048  # texts between two writes
+_Files = TypeVar("_Files", "LabelledFiles", "TaggedFiles")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -121,37 +122,24 @@ def _open_inference(args: argparse.Namespace, predictor: Predictor) -> Any:
 
 def _labelled(args: argparse.Namespace, trained: LabelledFiles) -> LabelledFiles:
     """Return the files of --input, with the columns of the training files where flags name no others."""
-    import dataclasses
-
-    return dataclasses.replace(
-        trained,
-        train=tuple(args.input),
-        validation=(),
-        validation_fraction=0.0,
-        input_format=args.record_format,
-        text=args.text or trained.text,
-        text_pair=args.text_pair or trained.text_pair,
-        label=args.label,
-        header=not args.no_header and (trained.header or bool(args.text)),
-        encoding=args.record_encoding or trained.encoding,
-    )
+    header = not args.no_header and (trained.header or bool(args.text))
+    columns = {"text": args.text or trained.text, "text_pair": args.text_pair or trained.text_pair, "label": args.label}
+    return _with_input(args, trained, header=header, **columns)
 
 
 def _tagged(args: argparse.Namespace, trained: TaggedFiles) -> TaggedFiles:
     """Return the files of --input, with the columns of the training files where flags name no others."""
+    words, tags = args.text or trained.words, args.label or trained.tags
+    return _with_input(args, trained, words=words, tags=tags, tagged=bool(args.label))
+
+
+def _with_input(args: argparse.Namespace, trained: _Files, **columns: Any) -> _Files:
+    """Return the training files with those of --input, all of them, and with other columns in their place."""
     import dataclasses
 
-    return dataclasses.replace(
-        trained,
-        train=tuple(args.input),
-        validation=(),
-        validation_fraction=0.0,
-        input_format=args.record_format,
-        words=args.text or trained.words,
-        tags=args.label or trained.tags,
-        tagged=bool(args.label),
-        encoding=args.record_encoding or trained.encoding,
-    )
+    files = {"train": tuple(args.input), "validation": (), "validation_fraction": 0.0}
+    read = {"input_format": args.record_format, "encoding": args.record_encoding or trained.encoding}
+    return dataclasses.replace(trained, **files, **read, **columns)
 
 
 def _open_output(args: argparse.Namespace, inference: Inference) -> AbstractContextManager[Any]:
