@@ -123,7 +123,11 @@ def _open_inference(args: argparse.Namespace, predictor: Predictor) -> Any:
 def _labelled(args: argparse.Namespace, trained: LabelledFiles) -> LabelledFiles:
     """Return the files of --input, with the columns of the training files where flags name no others."""
     header = not args.no_header and (trained.header or bool(args.text))
-    columns = {"text": args.text or trained.text, "text_pair": args.text_pair or trained.text_pair, "label": args.label}
+    columns: dict[str, Any] = {
+        "text": args.text or trained.text,
+        "text_pair": args.text_pair or trained.text_pair,
+        "label": args.label,
+    }
     return _with_input(args, trained, header=header, **columns)
 
 
@@ -137,8 +141,8 @@ def _with_input(args: argparse.Namespace, trained: _Files, **columns: Any) -> _F
     """Return the training files with those of --input, all of them, and with other columns in their place."""
     import dataclasses
 
-    files = {"train": tuple(args.input), "validation": (), "validation_fraction": 0.0}
-    read = {"input_format": args.record_format, "encoding": args.record_encoding or trained.encoding}
+    files: dict[str, Any] = {"train": tuple(args.input), "validation": (), "validation_fraction": 0.0}
+    read: dict[str, Any] = {"input_format": args.record_format, "encoding": args.record_encoding or trained.encoding}
     return dataclasses.replace(trained, **files, **read, **columns)
 
 
