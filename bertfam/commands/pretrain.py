@@ -18,7 +18,7 @@ EXAMPLE = """\
 A new run needs a gin file, a vocabulary, and text (quickstart.gin names a task) or a token cache. With --init_from=DIR, or
 the --model_dir of an imported model, it needs only text: objective, sizes and vocabulary are those of the folder. The same
 command again resumes from the newest checkpoint, and so does --model_dir=DIR alone. Exit code 0: the run is finished. 74: its
-storage could not be reached. 75: SIGTERM or Ctrl-C stopped it, and its step is saved. 76: no progress for
+storage could not be reached. 75: SIGTERM, Ctrl-C or a closed terminal stopped it, and its step is saved. 76: no progress for
 Run.watchdog_seconds. 77: another process has exited."""
 
 

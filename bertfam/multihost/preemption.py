@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT during training: all processes end after the same step, save it, and leave with exit code 75.
+"""SIGTERM, SIGINT and SIGHUP during training: all processes end after the same step, save it, and leave with exit code 75.
 
 `jax.experimental.multihost_utils.reached_preemption_sync_point` (jax 0.10.2) was considered. Its service swallows signals before
 training starts, when nothing polls it. Here a process that receives a signal reports it over the links of the rendezvous, in
@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import socket
+import stat
 import sys
 import threading
 import time
@@ -21,7 +22,7 @@ from bertfam import interrupts
 from bertfam.multihost.processes import Processes
 
 EXIT_CODE = os.EX_TEMPFAIL  # 75: not finished; the same command resumes
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _ROUND = 1.0  # seconds
 _LONGEST = 1000  # calls of `ask` in a round
 _STEP = "a step"
@@ -133,10 +134,11 @@ def exit_on_sigterm() -> Iterator[None]:
 
 @contextmanager
 def stop_on_signals(stop: Stop) -> Iterator[None]:
-    """Set `stop` on SIGTERM and SIGINT; the second signal ends the process at once.
+    """Set `stop` on SIGTERM, SIGINT and SIGHUP; a second SIGTERM or SIGINT ends the process at once.
 
-    A separate thread receives the signals too, because the main thread may be waiting for the device. Outside the main thread
-    this does nothing.
+    SIGHUP says that the terminal is gone, which several processes may say; what is printed then goes nowhere. It stays ignored
+    where it is, as under nohup. A separate thread receives the signals too, because the main thread may be waiting for the
+    device. Outside the main thread this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -147,7 +149,8 @@ def stop_on_signals(stop: Stop) -> Iterator[None]:
     def ask(number: int, _: object) -> None:
         stop.asked = signal.Signals(number).name
 
-    before = {number: signal.signal(number, ask) for number in _SIGNALS}
+    handled = [number for number in _SIGNALS if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, ask) for number in handled}
     descriptor = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
     listener = threading.Thread(target=_listen, args=(receiver, stop), name="signals", daemon=True)
     listener.start()
@@ -168,6 +171,10 @@ def _listen(receiver: socket.socket, stop: Stop) -> None:
         if received[0] not in _SIGNALS:
             continue
         stop.asked = signal.Signals(received[0]).name
+        if received[0] == signal.SIGHUP:
+            _leave_terminal()
+            if is_second:
+                continue
         if stop.exits:
             stop.exit()
         if is_second:
@@ -179,3 +186,13 @@ def _listen(receiver: socket.socket, stop: Stop) -> None:
             file=sys.stderr,
             flush=True,
         )
+
+
+def _leave_terminal() -> None:
+    """Send the output to /dev/null if it goes to a terminal, which is gone and refuses every write."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        with contextlib.suppress(OSError):
+            if stat.S_ISCHR(os.fstat(descriptor).st_mode):
+                os.dup2(nowhere, descriptor)
+    os.close(nowhere)

@@ -89,3 +89,23 @@ def test_signal_requests_a_stop_and_handlers_are_restored(capsys):
     assert stop.asked == "SIGTERM" and stop.ask()
     assert capsys.readouterr().err == "bertfam: SIGTERM: stopping after this step and saving it; a second signal exits at once\n"
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+def test_a_closed_terminal_stops_the_run_once(capsys):
+    stop = Stop()
+    with stop_on_signals(stop):
+        for _ in range(2):  # the shell and the kernel say so
+            os.kill(os.getpid(), signal.SIGHUP)
+            time.sleep(0.05)
+    assert stop.asked == "SIGHUP"
+    assert capsys.readouterr().err.count("stopping after this step") == 1
+
+
+def test_a_closed_terminal_is_ignored_under_nohup():
+    before, stop = signal.signal(signal.SIGHUP, signal.SIG_IGN), Stop()
+    try:
+        with stop_on_signals(stop):
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert stop.asked is None
