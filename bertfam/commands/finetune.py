@@ -59,6 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--learning_rate", type=float, metavar="RATE", help="highest learning rate (default: 2e-5)")
     group.add_argument("--batch_size", type=int, metavar="N", help="texts of an update (default: 32)")
     group.add_argument("--length", type=int, metavar="N", help="tokens of a row, beyond which texts are cut off (default: 128)")
+    group.add_argument(
+        "--seeds",
+        type=_seeds,
+        metavar="N,N,...",
+        help="train once with each seed, one after another, in MODEL_DIR/seed_N, and print mean, median and spread of the scores",
+    )
     flags.add_config(parser)
     flags.add_model_dir(parser)
     init_flags.add(parser)
@@ -118,11 +124,44 @@ def main(args: argparse.Namespace) -> int:
         if not args.init_from:
             raise UserError("--train starts from a pretrained model: name its folder with --init_from=DIR")
         given.gin_file = [_QUESTIONS if args.questions else _TAGGING if args.tagging else _TEXTS, *args.gin_file]
-        return pretrain.train(given, LabelFlags(given))
+        return _train_seeds(given) if args.seeds else pretrain.train(given, LabelFlags(given))
     for name in _OF_TRAIN:
         if getattr(args, name):
             raise UserError(f"--{_FLAGS.get(name, name)} describes the labelled texts: give --train=FILE too")
     return pretrain.train(given)
+
+
+def _seeds(words: str) -> list[int]:
+    """Parse --seeds."""
+    try:
+        seeds = [int(word) for word in words.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError("write whole numbers with commas between, as 0,1,2") from None
+    if min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise argparse.ArgumentTypeError("seeds must be at least 0, each once")
+    return seeds
+
+
+def _train_seeds(args: argparse.Namespace) -> int:
+    """Train with each seed and print the scores; return the exit status, that of the first run that does not finish."""
+    from bertfam.config import Override
+    from bertfam.finetuning.seeds import last_scores, table
+    from bertfam.storage.paths import to_path
+
+    if any(getattr(args, name) is not None for name in ("coordinator", "num_processes", "process_index")):
+        raise UserError("--seeds trains one run after another in one process; leave the flags of several processes out")
+    folder, scores = to_path(args.model_dir), {}
+    if (folder / "config.gin").is_file():
+        raise UserError(f"{folder} holds a run already, and --seeds makes a folder of runs; name another --model_dir")
+    for seed in args.seeds:
+        print(f"seed {seed}", flush=True)
+        bindings = [*args.gin_bindings, Override(f"SEED = {seed}", f"--seeds={seed}")]
+        run = argparse.Namespace(**vars(args) | {"model_dir": str(folder / f"seed_{seed}"), "gin_bindings": bindings})
+        if status := pretrain.train(run, LabelFlags(run)):
+            return status
+        scores[seed] = last_scores(folder / f"seed_{seed}")
+    print(*table(scores), sep="\n")
+    return 0
 
 
 # The flags of running text, which `bertfam.commands.flags` reads.
@@ -131,7 +170,7 @@ _WITHOUT_TEXT: dict[str, Any] = dict.fromkeys(
 ) | {"input": [], "language_input": [], "validation_input": []}
 _OF_TRAIN = (
     *("validation", "text", "text_pair", "label", "regression", "multi_label", "tagging", "questions"),
-    *("record_format", "no_header", "record_encoding", "epochs", "learning_rate", "batch_size", "length"),
+    *("record_format", "no_header", "record_encoding", "epochs", "learning_rate", "batch_size", "length", "seeds"),
 )
 _FLAGS = {"record_format": "format", "record_encoding": "encoding"}
 

@@ -11,6 +11,7 @@ import pytest
 import bertfam
 from bertfam import cli
 from bertfam.errors import UserError
+from bertfam.finetuning import seeds
 from bertfam.finetuning.answers import find_answers
 from bertfam.finetuning.predictor import open_predictor
 from bertfam.interop import huggingface
@@ -396,3 +397,18 @@ def test_mistakes_in_questions(random_model, tmp_path, capsys, flags, named):
     assert cli.main([*words, *flags]) == 2
     assert named in capsys.readouterr().err
     assert not (tmp_path / "model").exists()
+
+
+def test_several_seeds_are_summarised(classifier, untrained, tmp_path, capsys):
+    words = ["finetune", f"--init_from={untrained}", f"--train={classifier.train}", f"--validation={classifier.held_out}"]
+    words += ["--text_pair=second", "--epochs=0.5", "--batch_size=16", "--length=32", "--learning_rate=1e-3", "--seeds=3,5"]
+    assert cli.main([*words, f"--model_dir={tmp_path / 'runs'}"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()[-8:]]
+    rows = {name: dict(zip(lines[0][1:], map(float, values), strict=True)) for name, *values in lines[1:]}
+    losses = [seeds.last_scores(tmp_path / f"runs/seed_{seed}")["label_loss"] for seed in (3, 5)]
+    assert losses[0] != losses[1]
+    assert [rows["3"]["label_loss"], rows["5"]["label_loss"]] == pytest.approx(losses, abs=1e-4)
+    expected = {"mean": np.mean(losses), "median": np.median(losses), "deviation": np.std(losses, ddof=1)}
+    assert {name: rows[name]["label_loss"] for name in expected} == pytest.approx(expected, abs=1e-4)
+    assert [read_run(tmp_path / f"runs/seed_{seed}").seed for seed in (3, 5)] == [3, 5]
+    assert cli.main([*words, f"--model_dir={tmp_path / 'runs/seed_3'}"]) == 2
