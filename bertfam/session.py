@@ -96,10 +96,12 @@ class OpenTeacher:
     Attributes:
       bindings: what its flags bind in the configuration.
       loaded: the teacher; empty if the flags name none, and the configuration does.
+      warnings: warnings about what the flags name.
     """
 
     bindings: Sequence[Override] = ()
     loaded: Sequence[LoadedTeacher] = ()
+    warnings: Sequence[str] = ()
 
 
 class Teacher(Protocol):

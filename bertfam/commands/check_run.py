@@ -20,6 +20,7 @@ from bertfam.data.token_cache.builder import check_not_empty, check_size
 from bertfam.data.token_cache.cache import TokenCache
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import warn
+from bertfam.finetuning.class_counts import class_counts
 from bertfam.plurals import plural
 from bertfam.storage.paths import to_path
 from bertfam.training.checkpoints import selection
@@ -106,6 +107,7 @@ def _inspect(
     if data:
         trainer.count_flops(data.training)
     plan = make_plan(run, trainer.mesh, trainer.abstract_state, trainer.tensors, counts, trainer.flops_per_step, reasons)
+    plan["classes"] = class_counts(run, cache) if cache else {}
     if cache and data:
         lines = _cache_warnings(run, cache, pieces, data)
     else:

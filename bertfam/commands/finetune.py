@@ -115,6 +115,8 @@ def check_format(args: argparse.Namespace, kind: str, allowed: Collection[str] =
 
 def main(args: argparse.Namespace) -> int:
     """Train; return the exit status."""
+    from bertfam.storage.paths import to_path
+
     given = argparse.Namespace(**_WITHOUT_TEXT | vars(args))
     if args.train:
         kinds = [name for name in ("regression", "multi_label", "tagging", "questions") if getattr(args, name)]
@@ -125,6 +127,8 @@ def main(args: argparse.Namespace) -> int:
             raise UserError("--train starts from a pretrained model: name its folder with --init_from=DIR")
         given.gin_file = [_QUESTIONS if args.questions else _TAGGING if args.tagging else _TEXTS, *args.gin_file]
         return _train_seeds(given) if args.seeds else pretrain.train(given, LabelFlags(given))
+    if not args.gin_file and not (to_path(args.model_dir) / "config.gin").is_file():
+        raise UserError(f"--model_dir={args.model_dir} has no run to resume: a new one needs --init_from=DIR and --train=FILE")
     for name in _OF_TRAIN:
         if getattr(args, name):
             raise UserError(f"--{_FLAGS.get(name, name)} describes the labelled texts: give --train=FILE too")
@@ -191,7 +195,9 @@ class LabelFlags:
         from bertfam.session import OpenTeacher
 
         config = flags.load_config(self.args, gin_files, defaults=defaults)
-        return OpenTeacher([*self._text_bindings(contents := survey(self._corpus())), *self._run_bindings(config, contents)])
+        contents = survey(self._corpus())
+        bindings = [*self._text_bindings(contents), *self._run_bindings(config, contents)]
+        return OpenTeacher(bindings, warnings=contents.warnings)
 
     def _corpus(self) -> LabelledFiles | TaggedFiles | QuestionFiles:
         from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
@@ -237,6 +243,7 @@ class LabelFlags:
     def _run_bindings(self, config: Config, contents: Survey) -> list[Override]:
         """Return the bindings of the length of the run and of the flags of training."""
         from bertfam.config import Override
+        from bertfam.plurals import plural
 
         args, overrides = self.args, list[Override]()
         for flag, names in (("learning_rate", ["PEAK"]), ("batch_size", ["BATCH_SIZE"]), ("length", ["Stage.length"])):
@@ -252,5 +259,27 @@ class LabelFlags:
         steps = max(1, round(epochs * contents.texts / batch_size))
         origin = f"--epochs={epochs:g}"
         lengths = {"TRAIN_STEPS": steps, "EVAL_EVERY": steps_per_epoch, "CHECKPOINT_EVERY": steps_per_epoch}
-        lengths |= {} if config.binds("LinearDecay.warmup_steps") else {"LinearDecay.warmup_steps": round(_WARMUP * steps)}
+        if not config.binds("LinearDecay.warmup_steps"):
+            lengths["LinearDecay.warmup_steps"] = round(_WARMUP * steps)
+            self._check_warmup(
+                round(_WARMUP * steps), f"{origin} of {plural(contents.texts, 'text')} is {plural(steps, 'update')}"
+            )
         return overrides + [Override(f"{name} = {value}", origin) for name, value in lengths.items()]
+
+    def _check_warmup(self, warmup_steps: int, origin: str) -> None:
+        """Raise UserError if MODEL_DIR has a run with another warm-up, because of other texts or another number of epochs."""
+        from bertfam.config.state import preserve_gin
+        from bertfam.storage.paths import to_path
+        from bertfam.training.checkpoints import selection
+        from bertfam.training.model_dir import read_run
+
+        folder = to_path(self.args.model_dir)
+        if not (folder / "config.gin").is_file() or selection.choose(folder) is None:
+            return
+        with preserve_gin():
+            saved = read_run(folder)
+        if getattr(saved.optimizer.schedule, "warmup_steps", warmup_steps) != warmup_steps:
+            raise UserError(
+                f"{origin}, and the run in {folder} has {saved.total_steps:,} and another warm-up; resume it by "
+                f"--model_dir={folder} alone, or give another --model_dir"
+            )

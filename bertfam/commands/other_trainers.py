@@ -7,11 +7,30 @@ from collections.abc import Collection
 _FLAGS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "corpus data data_dir data_path dataset_path text_file train_data train_data_file train_file train_files train_path",
-        ("--input=GLOB",),
+        ("--train=FILE", "--input=GLOB"),
     ),
     ("dataset dataset_name mixture_or_task_name mixture", ("--task=NAME of a registered task, or --input=GLOB of files",)),
-    ("eval_data_file eval_file valid_file validation_file validation_split", ("--validation_input=GLOB of held-out files",)),
-    ("input text_input", ("--cache_dir=DIR of a token cache of the text (bertfam cache --input=GLOB)",)),
+    (
+        "dev_file eval_data_file eval_file valid_file validation_file validation_split",
+        ("--validation=FILE", "--validation_input=GLOB of held-out files"),
+    ),
+    (
+        "predict_file test test_data test_file",
+        ("--train=FILE, and give files to label to bertfam predict --input=FILE", "--input=GLOB"),
+    ),
+    ("task_name", ("--train=FILE of the task, with --text=COLUMN and --label=COLUMN", "--input=FILE of the task")),
+    ("sentence sentence1_key text_column text_column_name text_column_names", ("--text=COLUMN",)),
+    ("sentence2_key text2 text_b", ("--text_pair=COLUMN",)),
+    ("label_column label_column_name labels target", ("--label=COLUMN",)),
+    ("do_regression is_regression", ("--regression",)),
+    (
+        "input text_input",
+        (
+            "--train=FILE",
+            "--cache_dir=DIR of a token cache of the text (bertfam cache --input=GLOB); bertfam predict --label=COLUMN scores a "
+            "fine-tuned model",
+        ),
+    ),
     (
         "checkpoint_dir log_dir logdir out output output_dir output_folder run_dir save_dir save_folder save_path",
         ("--output=DIR", "--model_dir=DIR"),
@@ -23,13 +42,26 @@ _FLAGS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("cfg conf config config_file config_name config_path", ("--gin_file=FILE",)),
     ("spm_model tokenizer tokenizer_dir tokenizer_name tokenizer_path vocab_dir vocab_file", ("--vocab=DIR",)),
-    ("base_learning_rate learning_rate lr max_lr peak_lr", ("--gin.LinearDecay.peak=RATE, or the peak of another schedule",)),
+    (
+        "base_learning_rate learning_rate lr max_lr peak_lr",
+        ("--learning_rate=RATE", "--gin.LinearDecay.peak=RATE, or the peak of another schedule"),
+    ),
     (
         "batch_size global_batch_size global_train_batch_size max_sentences per_device_train_batch_size "
         "per_gpu_train_batch_size train_batch_size",
-        ("--gin.BATCH_SIZE=ROWS, which are those of all devices together",),
+        (
+            "--batch_size=N",
+            "--gin.BATCH_SIZE=ROWS, which are those of all devices together",
+        ),
     ),
-    ("epochs max_epoch max_epochs num_epochs num_train_epochs", ("--gin.TRAIN_STEPS=N, a number of updates",)),
+    ("per_device_eval_batch_size eval_batch_size", ("--batch_size=N",)),
+    (
+        "epochs max_epoch max_epochs num_epochs num_train_epochs",
+        (
+            "--epochs=N",
+            "--gin.TRAIN_STEPS=N, a number of updates",
+        ),
+    ),
     (
         "iterations max_duration max_steps max_update max_updates num_steps num_train_steps steps total_num_update total_steps "
         "train_steps",
@@ -75,7 +107,14 @@ _FLAGS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "force overwrite overwrite_cache overwrite_output_dir",
         ("--overwrite", "nothing: what is there is never overwritten, so name another folder, or remove that one first"),
     ),
-    ("do_eval do_train do_predict", ("nothing: bertfam pretrain trains and evaluates, and bertfam evaluate evaluates",)),
+    (
+        "do_eval do_train do_predict",
+        (
+            "--train=FILE and --validation=FILE, which train and evaluate; bertfam predict labels texts",
+            "nothing: bertfam pretrain trains and evaluates, and bertfam evaluate evaluates",
+        ),
+    ),
+    ("load_best_model_at_end metric_for_best_model", ("--gin.Run.keep_best='\"loss\"', or another score of the held-out text",)),
     ("ckpt checkpoint checkpoint_step", ("--step=N",)),
     ("cpu cuda device gpu gpus no_cuda num_gpus use_cpu", ("JAX_PLATFORMS=cpu, or cuda or tpu, before the command",)),
     ("dataloader_num_workers n_jobs num_proc num_workers preprocessing_num_workers workers", ("--processes=N",)),
@@ -91,15 +130,15 @@ _COMMANDS = {
     "binarize": "bertfam cache tokenises text",
     "convert": "bertfam export writes a Hugging Face folder, and bertfam import reads one",
     "download": "nothing is downloaded; bertfam import reads a Hugging Face folder",
-    "fine-tune": "bertfam export writes a folder that transformers can fine-tune",
-    "finetune": "bertfam export writes a folder that transformers can fine-tune",
+    "classify": "bertfam predict labels texts, and bertfam finetune trains a classifier",
+    "fine-tune": "bertfam finetune trains a classifier or a tagger",
+    "fine_tune": "bertfam finetune trains a classifier or a tagger",
     "help": "bertfam COMMAND --help shows the flags of a command",
     "list": "bertfam configs lists the gin files, bertfam explain the classes, bertfam --help the commands",
-    "predict": "bertfam fill fills masks, and bertfam generate continues texts",
     "preprocess": "bertfam cache tokenises text",
     "resume": "bertfam pretrain --model_dir=DIR resumes a run",
     "sample": "bertfam generate --strategy=sample samples texts",
-    "test": "bertfam evaluate measures a trained model",
+    "test": "bertfam evaluate measures a trained model, and bertfam predict --label=COLUMN scores a fine-tuned one",
     "tokenize": "bertfam encode shows the tokens of a text, and bertfam cache tokenises a corpus",
     "tokenizer": "bertfam vocab trains a vocabulary",
     "validate": "bertfam check validates a configuration, and bertfam evaluate measures a model",

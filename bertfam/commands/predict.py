@@ -66,9 +66,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Predict; return the exit status."""
     _check_flags(args)
-    flags.check_model_dir(args, huggingface=False)
+    from bertfam.interop.folders import check_is_run
+
+    tune = f"fine-tune it by `bertfam finetune --init_from={args.model_dir}`, or predict with transformers if it is fine-tuned"
+    check_is_run(args.model_dir, of_huggingface=tune)
 
     from bertfam.finetuning.predictor import open_predictor
+    from bertfam.plurals import plural
 
     flags.import_modules(args)
     predictor = open_predictor(args.model_dir, args.step, average=args.average)
@@ -77,7 +81,7 @@ def main(args: argparse.Namespace) -> int:
         count, items, outputs = _predict(args, inference, file)
         if file:
             file.finish()
-            print(f"wrote {args.output}: {count:,} predictions of step {predictor.step:,}")
+            print(f"wrote {args.output}: {plural(count, 'prediction')} of step {predictor.step:,}")
     if args.label:
         _print_scores(args, inference, items, outputs)
     return 0
@@ -107,6 +111,8 @@ def _open_inference(args: argparse.Namespace, predictor: Predictor) -> Any:
     trained, own = predictor.corpus, (predictor, args.batch_size)
     if isinstance(trained, LabelledFiles):
         check_format(args, "texts")
+        if args.probabilities and not trained.classes:
+            raise UserError("--probabilities are of classes, and this model predicts numbers; leave it out")
         return TextInference(*own, _labelled(args, trained), args.output, args.probabilities)
     if args.probabilities:
         raise UserError("--probabilities are those of classes of texts, which this model does not predict; leave it out")
@@ -122,7 +128,9 @@ def _open_inference(args: argparse.Namespace, predictor: Predictor) -> Any:
 
 def _labelled(args: argparse.Namespace, trained: LabelledFiles) -> LabelledFiles:
     """Return the files of --input, with the columns of the training files where flags name no others."""
-    header = not args.no_header and (trained.header or bool(args.text))
+    # Files without a header have numbered columns.
+    named = [name for name in (args.text, args.text_pair, args.label) if name and not name.isdecimal()]
+    header = not args.no_header and (trained.header or bool(named))
     columns: dict[str, Any] = {
         "text": args.text or trained.text,
         "text_pair": args.text_pair or trained.text_pair,

@@ -19,6 +19,7 @@ from bertfam.data.token_cache.build_process import open_token_cache
 from bertfam.data.token_cache.cache import TokenCache
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError, warn
+from bertfam.finetuning.class_counts import class_counts
 from bertfam.multihost import preemption
 from bertfam.multihost.processes import Processes
 from bertfam.multihost.same_code import check_modules
@@ -181,6 +182,8 @@ def _open_configuration(
     own = [f"--{name}={getattr(args, name)}" for name in ("model_dir", *init_flags.NAMES, "profile_steps")]
     processes.check_same("configuration", [*own, *config.text().splitlines()])
     check_modules(processes, config.modules)
+    if processes.first:
+        warn(opened.warnings)
     return configuration, opened.loaded, profiled
 
 
@@ -339,6 +342,7 @@ def _print_plan(args: argparse.Namespace, job: Job, initial: InitialState) -> di
         )
     counts = {split: job.cache.counts(split) for split in SPLITS}
     plan = make_plan(job.run, trainer.mesh, trainer.abstract_state, trainer.tensors, counts, trainer.flops_per_step, job.reasons)
+    plan["classes"] = class_counts(job.run, job.cache)
     if not processes.alone:
         plan["processes"] = {"source": processes.source, "hosts": processes.hosts}
     print(plan_text(plan), flush=True)

@@ -111,7 +111,9 @@ def fill(model: TrainedEncoder, texts: Sequence[str], top_k: int = 5) -> list[li
             "the folder of its generator, or of the run that trained both"
         )
     if "mlm_head" not in model.params:
-        raise UserError("the model has no masked-language-model head, so it cannot fill; it was imported or exported without one")
+        raise UserError(
+            "the model has no masked-language-model head, so it cannot fill: it was fine-tuned, imported or exported without one"
+        )
     encoded = [check(model, text) for text in texts]
     length = min(-(-max(map(len, encoded), default=0) // _MULTIPLE) * _MULTIPLE, model.config.max_length)
     results = []

@@ -124,7 +124,8 @@ class WordInference(Inference):
     @override
     def items(self) -> Iterator[tuple[list[str], list[str]]]:
         for path in self.corpus.files("train"):
-            for _, words, tags in self.corpus.records(path):
+            for where, words, tags in self.corpus.records(path):
+                self.corpus.check_tags(tags, where)
                 yield words, tags
 
     @override

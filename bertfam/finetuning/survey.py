@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -11,6 +12,7 @@ from bertfam.data.corpora.labelled.labelled_files import LabelledFiles, name_of,
 from bertfam.data.corpora.labelled.question_files import QuestionFiles
 from bertfam.data.corpora.labelled.tagged_files import TaggedFiles
 from bertfam.errors import UserError
+from bertfam.plurals import plural
 
 _MANY_TEXTS, _MANY_CLASSES = 50, 0.5
 # Heads by the kind of label.
@@ -26,12 +28,14 @@ class Survey:
       texts: Number of training texts.
       head: Name of the class of the head that predicts the labels.
       head_values: Values of its fields.
+      warnings: Warnings about the classes.
     """
 
     corpus: LabelledFiles | TaggedFiles | QuestionFiles
     texts: int
     head: str
     head_values: dict[str, Any]
+    warnings: Sequence[str] = ()
 
 
 def survey(corpus: LabelledFiles | TaggedFiles | QuestionFiles) -> Survey:
@@ -67,10 +71,15 @@ def _survey_classes(corpus: LabelledFiles | TaggedFiles) -> Survey:
     if isinstance(corpus, LabelledFiles) and corpus.kind == "number":
         return Survey(corpus, 0, "Regression", {})
     kind = "tags" if isinstance(corpus, TaggedFiles) else corpus.kind
-    if kind == "class":
+    warnings = list[str]()
+    if isinstance(corpus, TaggedFiles):
+        if len(counts) < 2:
+            raise UserError(f"{example.rpartition(':')[0]}: all tags are {next(iter(counts))!r}; a tagger needs at least two")
+    elif kind == "class":
         _check_classes(counts, example)
+        warnings = _class_warnings(counts, corpus, example)
     classes = tuple(sorted(counts, key=_by_value(counts)))
-    return Survey(dataclasses.replace(corpus, classes=classes), 0, _HEADS[kind], {"classes": classes})
+    return Survey(dataclasses.replace(corpus, classes=classes), 0, _HEADS[kind], {"classes": classes}, warnings)
 
 
 def _names(corpus: LabelledFiles | TaggedFiles, label: Any, where: str) -> list[str]:
@@ -91,6 +100,14 @@ def _check_classes(counts: Counter[str], example: str) -> None:
     """Raise UserError if labels are numbers rather than classes, or of one class only."""
     fraction = next((name for name in counts if _is_fraction(name)), None)
     path = example.rpartition(":")[0]
+    if missing := next((name for name in ("nan", "NaN") if name in counts), None):
+        raise UserError(f"{path}: {plural(counts[missing], 'label')} {missing!r}, which stands for no label; drop such records")
+    for name in counts:
+        whole = re.fullmatch(r"([+-]?\d+)\.0*", name)
+        if whole and whole[1] in counts:
+            raise UserError(
+                f"{path}: the labels {whole[1]!r} and {name!r} are one number, and would be two classes; write one of them"
+            )
     if fraction is not None:
         raise UserError(f"{path}: the label {fraction!r} is a number with a fraction: predict it with --regression")
     if len(counts) < 2:
@@ -100,6 +117,27 @@ def _check_classes(counts: Counter[str], example: str) -> None:
             f"{path}: the {sum(counts.values()):,} labels have {len(counts):,} different values, such as {min(counts)!r}; name "
             "the column of the classes with --label, or predict numbers with --regression"
         )
+
+
+def _class_warnings(counts: Counter[str], corpus: LabelledFiles, example: str) -> list[str]:
+    """Return warnings about classes that are probably none, one line each.
+
+    Args:
+      counts: Number of texts of each class, in the order in which the classes occur.
+      corpus: The files.
+      example: Place of the first record.
+    """
+    lines, spellings = list[str](), dict[str, str]()
+    for name in counts:
+        if (other := spellings.setdefault(name.casefold(), name)) != name:
+            lines.append(f"the classes {other!r} and {name!r} differ in capital letters only; write one of them if they are one")
+    first = next(iter(counts))
+    if not corpus.header and counts[first] == 1 and min(counts[name] for name in counts if name != first) > 1:
+        lines.append(
+            f"{example}: only the first line has the label {first!r}; if it is a header, leave --no_header out, and name the "
+            "columns as it does"
+        )
+    return lines
 
 
 def _is_fraction(name: str) -> bool:

@@ -42,7 +42,8 @@ def evaluation_warnings(run: Run, has_held_out: bool) -> list[str]:
     """Return warnings about held-out text; `has_held_out` is True if there is enough of it for a row."""
     skipped = [work for work, every in (("evaluated", run.eval_every), ("sampled", run.sample_every)) if every]
     if skipped and not has_held_out:
-        return [f"the text has too few held-out documents: nothing is {' or '.join(skipped)}; give some with --validation_input"]
+        flag = "--validation" if run.data.corruption.labels else "--validation_input"
+        return [f"the text has too few held-out documents: nothing is {' or '.join(skipped)}; give some with {flag}"]
     return []
 
 

@@ -20,6 +20,7 @@ from bertfam.sharding.chips import peak_flops
 from bertfam.training.optimizers.layer_rates import layer_rates
 from bertfam.training.run import Run
 
+_SHOWN_CLASSES = 20
 _UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -61,6 +62,7 @@ def make_plan(
         "stages": stages,
         "steps": run.total_steps,
         "data": {split: dict(values) for split, values in counts.items()},
+        "units": _units(run),
         "optimizer": settings(optimizer),
         "layer_rates": layer_rates(optimizer.layer_decay, tensors, optimizer.layer_count) if optimizer.layer_decay != 1 else {},
         "mesh": dict(mesh.shape),
@@ -73,6 +75,22 @@ def make_plan(
         "execution": execution_settings(run),
         "reasons": dict(reasons or {}),
     }
+
+
+def _units(run: Run) -> dict[str, str]:
+    """Return the noun of each count of the data: labelled text is not made of documents and sentences."""
+    corruption = run.data.corruption
+    if corruption.labels_words:
+        return {"document": "sentence", "sentence": "word", "token": "token"}
+    if corruption.labels:
+        return {"document": "labelled text", "token": "token"}
+    return {"document": "document", "sentence": "sentence", "token": "token"}
+
+
+def _class_text(classes: Mapping[str, int]) -> str:
+    """Format the number of texts of each class: 3: bad (12), fair (7), good (9)."""
+    shown = [f"{name} ({count:,})" for name, count in itertools.islice(classes.items(), _SHOWN_CLASSES)]
+    return f"{len(classes):,}: {', '.join(shown)}{', ...' if len(classes) > _SHOWN_CLASSES else ''}"
 
 
 def execution_settings(run: Run) -> dict[str, Any]:
@@ -183,11 +201,16 @@ def plan_text(plan: Mapping[str, Any]) -> str:
     for name, size in plan["aux_bytes_per_device"].items():
         lines.append(f"{name:<12} {size / 2**20:,.1f} MiB on each device (neither trained nor saved)")
     for split, counts in plan["data"].items():
-        lines.append(f"{split:<12} " + ", ".join(plural(counts[f"{noun}s"], noun) for noun in ("document", "sentence", "token")))
+        texts = (plural(counts[f"{noun}s"], name) for noun, name in plan["units"].items())
+        lines.append(f"{split:<12} " + ", ".join(texts))
+    if classes := plan.get("classes"):
+        lines.append(f"classes      {_class_text(classes)}")
     for index, stage in enumerate(plan["stages"]):
         lines.append(
             f"stage {index + 1}      {plural(stage['steps'], 'step')} of {plural(stage['batch_size'], 'row')} x "
-            f"{stage['length']} tokens ({stage['predictions']} predicted): {stage['tokens_per_step']:,} tokens and "
+            f"{stage['length']} tokens"
+            + (f" ({stage['predictions']} predicted)" if stage["predictions"] else "")
+            + f": {stage['tokens_per_step']:,} tokens and "
             f"{si(stage['flops_per_step'])}FLOP a step"
             + (f", in {plan['microbatches']} microbatches" if plan["microbatches"] > 1 else "")
         )

@@ -1,6 +1,7 @@
 """`bertfam finetune` and `bertfam predict`: from labelled files to a classifier, its predictions and its export."""
 
 import csv
+import dataclasses
 import json
 from types import SimpleNamespace
 
@@ -10,12 +11,21 @@ import pytest
 
 import bertfam
 from bertfam import cli
+from bertfam.commands import predict
+from bertfam.data import vocabularies
+from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
+from bertfam.data.corpora.labelled.tagged_files import TaggedFiles
+from bertfam.data.token_cache.cache import TokenCache
 from bertfam.errors import UserError
 from bertfam.finetuning import seeds
 from bertfam.finetuning.answers import find_answers
+from bertfam.finetuning.class_counts import class_counts
 from bertfam.finetuning.predictor import open_predictor
+from bertfam.finetuning.survey import survey
 from bertfam.interop import huggingface
+from bertfam.objectives.fine_tuning.heads import Classification
 from bertfam.training.model_dir import read_run
+from bertfam.training.warm_start.parameters import read_warm_start
 
 SUBJECTS = ("the list", "a module", "this object", "the function", "a class", "the string", "an argument", "the value")
 PLACES = ("in the body", "of the module", "at the end", "for each value", "in the class", "of a function", "by default", "here")
@@ -81,10 +91,45 @@ def test_lengths_of_the_run_follow_from_the_texts(classifier):
     assert sum("accuracy" in line and line.get("split") == "eval" for line in evaluations) == 8
 
 
+def test_the_plan_counts_the_texts_of_each_class(classifier, capsys):
+    assert cli.main(["check", f"--model_dir={classifier.model_dir}"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "classes      2: bad (48), good (48)" in lines and "train        96 labelled texts, " in "\n".join(lines)
+    assert not [line for line in lines if "(0 predicted)" in line]
+    run = read_run(classifier.model_dir)
+    cache = TokenCache(classifier.model_dir / "cache")
+    assert class_counts(run, cache) == {"bad": 48, "good": 48}
+
+
 def test_the_same_command_and_the_folder_alone_resume(classifier, capsys):
     for words in (classifier.words, ["finetune", f"--model_dir={classifier.model_dir}"]):
         assert cli.main(words) == 0
         assert "finished already" in capsys.readouterr().out
+
+
+def test_another_number_of_epochs_is_refused_by_its_flag(classifier, capsys):
+    assert cli.main(["--epochs=16" if word.startswith("--epochs") else word for word in classifier.words]) == 2
+    assert "--epochs=16 of 96 texts is 96 updates" in capsys.readouterr().err
+    assert cli.main(["finetune", f"--model_dir={classifier.folder / 'none'}"]) == 2
+    assert "--init_from=DIR and --train=FILE" in capsys.readouterr().err
+
+
+def test_a_classifier_of_other_classes_starts_with_a_new_head(classifier, tmp_path):
+    vocabulary = vocabularies.load(classifier.model_dir / "vocab")
+    run = read_run(classifier.model_dir).sized(vocabulary.size)
+    for classes, new in ((("bad", "good"), []), (("good", "bad"), ["classifier"]), (("a", "b", "c"), ["classifier"])):
+        other = dataclasses.replace(run.objective, head=Classification(classes))
+        start = read_warm_start(str(classifier.model_dir), None, dataclasses.replace(run, objective=other), vocabulary)
+        assert start.new == new and ("classifier" in start.params) == (not new)
+        assert ("new classifier" in start.description) == bool(new)
+    with pytest.raises(UserError, match=r"--init_parts=classifier: the classifier of .* has 2 outputs"):
+        read_warm_start(str(classifier.model_dir), "classifier", dataclasses.replace(run, objective=other), vocabulary)
+
+
+def test_tags_in_json_may_be_whole_numbers(tmp_path):
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"tokens": ["He", "left"], "tags": [0, 3]}\n')
+    assert [tags for _, _, tags in TaggedFiles((str(path),)).records(str(path))] == [["0", "3"]]
 
 
 def test_predictions_are_named_in_the_order_of_the_input(classifier, tmp_path):
@@ -164,6 +209,8 @@ def test_numbers_are_predicted(random_model, caches_in_process, tmp_path, capsys
     assert cli.main(words) == 0
     printed = capsys.readouterr().out
     assert "pearson" in printed and "spearman" in printed
+    assert cli.main([*words[:3], f"--output={tmp_path / 'p.tsv'}", "--probabilities"]) == 2
+    assert "predicts numbers" in capsys.readouterr().err
     predicted = [float(line) for line in (tmp_path / "o.tsv").read_text().splitlines()[1:]]
     mse = np.mean((np.array(predicted) - [line["score"] for line in lines]) ** 2)
     assert f"mse       {mse:.4f}" in printed
@@ -182,6 +229,8 @@ TRAIN = "text\tlabel\nhe returns\tgood\nit raises\tbad\n"
         ("text\tlabel\na\t\nb\tbad\n", (), ("train.tsv:2", "label is empty")),
         ("text\tlabel\na\tgood\nb\tgood\n", (), ("train.tsv", "'good'", "two classes")),
         ("text\tlabel\na\t0.5\nb\t1\n", (), ("'0.5'", "--regression")),
+        ("text\tlabel\na\t0\nb\t1\nc\t1.0\n", (), ("train.tsv", "'1'", "'1.0'")),
+        (TRAIN + "c\tnan\n", (), ("train.tsv", "'nan'", "drop")),
         (TRAIN, ("--regression",), ("train.tsv:2", "'good'")),
         (TRAIN, ("--regression", "--multi_label"), ("--regression and --multi_label",)),
         (TRAIN, ("--epochs=0",), ("--epochs=0",)),
@@ -197,6 +246,21 @@ def test_mistakes_in_labelled_files(random_model, tmp_path, capsys, content, fla
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
     assert all(name in line for name in named), line
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "header", "named"),
+    [
+        ("text\tlabel\n" + 2 * "a\tgood\nb\tbad\n", False, ("train.tsv:1", "'label'", "--no_header")),
+        (TRAIN + "c\tGood\n", True, ("'good'", "'Good'")),
+        (TRAIN, True, ()),
+    ],
+)
+def test_classes_that_are_probably_none_are_named(tmp_path, content, header, named):
+    (tmp_path / "train.tsv").write_text(content)
+    columns = {} if header else {"text": "1", "label": "2"}
+    contents = survey(LabelledFiles((str(tmp_path / "train.tsv"),), header=header, validation_fraction=0.0, **columns))
+    assert len(contents.warnings) == bool(named) and all(name in "".join(contents.warnings) for name in named)
 
 
 def test_an_unseen_label_of_held_out_texts_is_named(random_model, tmp_path, capsys):
@@ -226,9 +290,29 @@ def test_mistakes_of_predict(classifier, tmp_path, capsys, monkeypatch, flags, n
     assert not list(tmp_path.glob("out*"))
 
 
+def test_files_without_a_header_are_predicted_by_numbers_or_names(classifier, tmp_path):
+    rows = [row[:2] for row in sentences()[:3]]
+    lines = [",".join(row) + "\n" for row in rows]
+    (tmp_path / "plain.csv").write_text("".join(lines))
+    (tmp_path / "headed.csv").write_text("a,b\n" + "".join(lines))
+    trained = dataclasses.replace(open_predictor(classifier.model_dir).corpus, header=False, text="1", text_pair="2")
+    for name, flags in (("plain", {}), ("plain", {"text": "1"}), ("headed", {"text": "a", "text_pair": "b"})):
+        args = {
+            "text": None,
+            "text_pair": None,
+            "label": None,
+            "record_format": None,
+            "no_header": False,
+            "record_encoding": None,
+        }
+        args |= {"input": [str(tmp_path / f"{name}.csv")], "probabilities": False, "output": None, "batch_size": 1} | flags
+        inference = predict._open_inference(SimpleNamespace(**args), SimpleNamespace(corpus=trained))
+        assert [tuple(texts) for texts, _ in inference.items()] == rows
+
+
 def test_other_folders_predict_nothing(random_model, tmp_path, capsys):
     (tmp_path / "new.tsv").write_text("text\nit ends\n")
-    for folder, named in ((random_model, "no config.gin"), (tmp_path / "none", "none")):
+    for folder, named in ((random_model, f"bertfam finetune --init_from={random_model}"), (tmp_path / "none", "none")):
         words = ["predict", f"--model_dir={folder}", f"--input={tmp_path / 'new.tsv'}", f"--output={tmp_path / 'out.tsv'}"]
         assert cli.main(words) == 2
         assert named in capsys.readouterr().err
@@ -288,8 +372,8 @@ def test_an_exported_tagger_tags_the_same_in_transformers(tagger, tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "flags", "named"),
     [
-        ("t.conll", "he\tO\nreturns\n\n", (), ("t.conll:2", "column 2")),
-        ("t.conll", "he\tO\nends\tO\n", (), ("t.conll", "2", "Tagging.classes")),
+        ("t.conll", "he\tO\nreturns\n\n", (), ("t.conll:2", "1 column,", "column 2")),
+        ("t.conll", "he\tO\nends\tO\n", (), ("t.conll", "all tags are 'O'")),
         ("t.jsonl", '{"tokens": ["a", "b"], "tags": ["O"]}\n', (), ("t.jsonl:1", "2 words and 1 tag")),
         ("t.jsonl", '{"tokens": "a b", "tags": ["O"]}\n', (), ("t.jsonl:1", "'tokens'")),
         ("t.conll", "he\tO\n", ("--text=word",), ("--text=word", "counted from 1")),

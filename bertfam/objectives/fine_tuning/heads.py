@@ -39,6 +39,10 @@ class Head(ABC):
         """Number of labels of a text (see `bertfam.data.rows.labelled.labelled_texts.Labels`)."""
         return 1
 
+    def predicts_as(self, other: "Head") -> bool:
+        """Return True if the outputs of another head stand for the same labels, in the same order."""
+        return type(other) is type(self) and getattr(other, "classes", None) == getattr(self, "classes", None)
+
     def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
         """Return the features that it reads."""
         return label_features(shape, None if self.labels_words else self.labels)

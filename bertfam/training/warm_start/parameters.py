@@ -7,10 +7,16 @@ from typing import Any
 import numpy as np
 from flax import traverse_util
 
+from bertfam.config.state import preserve_gin
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.data.vocabularies.matching import Origins, match, same
 from bertfam.errors import UserError
 from bertfam.models.conversion import Conversion
+from bertfam.objectives.fine_tuning.heads import Head
+from bertfam.objectives.fine_tuning.objective import FineTuning
+from bertfam.plurals import plural
+from bertfam.storage.paths import to_path
+from bertfam.training.model_dir import read_run
 from bertfam.training.run import Run, check_same_network
 from bertfam.training.state import TrainState
 from bertfam.training.trained_networks import read_networks
@@ -31,6 +37,7 @@ class WarmStart:
       origins: rows of its tables from which the rows of this run's tokens start.
       optimizer: its optimizer state, NumPy arrays by path, from which the moments of these parts are copied; None: a new state.
       converted: what has been converted, in words.
+      new: parts of this run's parameters that are initialised.
     """
 
     folder: str
@@ -38,6 +45,7 @@ class WarmStart:
     origins: Origins
     optimizer: dict[tuple[str, ...], np.ndarray] | None = None
     converted: Sequence[str] = ()
+    new: Sequence[str] = ()
 
     def state(self, trainer: Trainer) -> TrainState:
         """Make a fresh state with the copied parameters; rows of tokens without origins are initialised."""
@@ -55,10 +63,11 @@ class WarmStart:
     @property
     def description(self) -> str:
         """Line of the plan that describes the warm start."""
+        new = f"; new {', '.join(self.new)}" if self.new else ""
         origins = f"of {self.origins.size:,} tokens {self.origins.describe()}"
         moments = "" if self.optimizer is None else "; with the optimizer's moments"
         converted = "".join(f"; {words}" for words in self.converted)
-        return f"starts from {self.folder}: {', '.join(self.params)}; {origins}{converted}{moments}"
+        return f"starts from {self.folder}: {', '.join(self.params)}; {origins}{new}{converted}{moments}"
 
 
 def read_warm_start(
@@ -86,11 +95,15 @@ def read_warm_start(
     matched = {name: models[name] for name in networks if name in models} or {first: model}
     theirs = run.objective.joined({name: model.params for name, model in matched.items()})
     ours = run.boxed_params
-    names = parts.split(",") if parts else sorted(theirs.keys() & ours.keys())
+    other = _other_head(run, folder)
+    names = parts.split(",") if parts else sorted((theirs.keys() & ours.keys()) - ({other.part} if other else set()))
     for name in names:
         for params, owner in ((theirs, folder), (ours, "this run")):
             if name not in params:
                 raise UserError(f"--init_parts={parts}: {owner} has no {name}; it has {', '.join(sorted(params))}")
+        if other and name == other.part and other.outputs != run.objective.head.outputs:
+            outputs = f"{plural(other.outputs, 'output')} and that of this run {run.objective.head.outputs}"
+            raise UserError(f"--init_parts={parts}: the {name} of {folder} has {outputs}; leave {name} out, which is then new")
     for name, other in matched.items():
         check_same_network(other.config, networks[name], folder, f"Run.objective.{'model' if name == first else name}")
     if type(model.vocabulary) is not type(vocabulary):
@@ -103,7 +116,18 @@ def read_warm_start(
     conversion, boxed = Conversion(model.config, networks[first]), {name: ours[name] for name in names}
     copies = conversion.params(boxed, {name: theirs[name] for name in names})
     state = None if step is None else optimizer_state.read(folder, step, run, model.vocabulary.size, names, conversion)
-    return WarmStart(folder, copies, origins if means else origins.of_known, state, conversion.describe(boxed))
+    new, rows_of = sorted(ours.keys() - set(names)), origins if means else origins.of_known
+    return WarmStart(folder, copies, rows_of, state, conversion.describe(boxed), new)
+
+
+def _other_head(run: Run, folder: str) -> Head | None:
+    """Return the head of a fine-tuned model in `folder` if it predicts other labels than the run's; None if there is none."""
+    path = to_path(folder)
+    if not isinstance(run.objective, FineTuning) or not (path / "config.gin").is_file():
+        return None
+    with preserve_gin():
+        objective = read_run(path).objective
+    return objective.head if isinstance(objective, FineTuning) and not objective.head.predicts_as(run.objective.head) else None
 
 
 def objective_warm_start(run: Run, aux: Any, vocabulary: Vocabulary) -> WarmStart | None:

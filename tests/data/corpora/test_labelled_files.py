@@ -193,7 +193,14 @@ MISTAKES = {
     "an open quotation mark": ("csv", 'text,label\nx,good\n"y,good\nz,bad\n', {}, ["a:3", "quotation marks"]),
     "text after a quotation mark": ("csv", 'text,label\n"x" y,good\n', {}, ["a:2", "quotation marks"]),
     "a line that is no JSON": ("jsonl", "text\n", {}, ["a:1", "not JSON"]),
-    "an unknown extension": ("text", "x", {}, ["a: ", ".tsv, .csv or .jsonl", "--input_format"]),
+    "an unknown extension": ("text", "x", {}, ["a: ", ".tsv, .csv or .jsonl", "--format"]),
+    "JSON lines of another extension": ("json", '{"text": "x"}', {}, ["a: ", "--format=jsonl"]),
+    "commas in tsv": ("tsv", "text,label\nx,good\n", {}, ["a:2", "'text,label'", "--format=csv"]),
+    "tabs in csv": ("csv", "text\tlabel\nx\tgood\n", {}, ["a:2", "--format=tsv"]),
+    "semicolons in csv": ("csv", "text;label\nx;good\n", {}, ["a:2", "'text;label'", "semicolons"]),
+    "a numbered column beside a header": ("tsv", "x\tgood\ny\tbad\n", {"text": "1"}, ["a:2", "'1'", "--no_header"]),
+    "a class with a point": ("jsonl", '{"text": "x", "label": 1.0}', {}, ["a:1", "1.0", "whole numbers"]),
+    "a label that is nan": ("jsonl", '{"text": "x", "label": NaN}', {}, ["a:1", "nan", "drop"]),
     "a header alone": ("tsv", "text\tlabel\n", {}, ["a: no documents"]),
 }
 

@@ -70,8 +70,9 @@ class LabelledFiles(FileCorpus):
         """Yield the place, the texts and the label, as it stands in the file, of each record; the label is None without one."""
         input_format = self.input_format or record_format(path)
         if input_format is None:
+            hint = "; JSON lines are --format=jsonl" if ".json" in os.fspath(path).lower() else ""
             raise UserError(
-                f"{path}: the name does not end in .tsv, .csv or .jsonl; say what it is with --input_format (tsv, csv or jsonl)"
+                f"{path}: the name does not end in .tsv, .csv or .jsonl; say what it is with --format (tsv, csv or jsonl){hint}"
             )
         for where, record in read_records(path, input_format, self.encoding, header=self.header):
             texts = [_text(record, self.text, where, "--text")]
@@ -124,7 +125,8 @@ def name_of(label: Any, where: str) -> str:
     if isinstance(label, list):
         raise UserError(f"{where}: the label is the list {label}; texts with several labels need --multi_label")
     if isinstance(label, float):
-        raise UserError(f"{where}: the label {label} is no string and no whole number; predict numbers with --regression")
+        fix = "drop such records" if math.isnan(label) else "write classes as strings or whole numbers"
+        raise UserError(f"{where}: the label {label} is no class; {fix}, or predict numbers with --regression")
     name = str(label).strip() if isinstance(label, str | int) else ""
     if "\n" in name:
         raise UserError(f"{where}: the label {name!r} has a line end; name the column of the labels with --label")

@@ -12,6 +12,12 @@ from bertfam.plurals import plural
 
 RecordFormat = Literal["tsv", "csv", "jsonl"]
 _SHOWN = 8
+# Separators of cells -> how a file with them is read.
+_SEPARATORS = {
+    "\t": "tabs separate its cells: give --format=tsv",
+    ",": "commas separate its cells: give --format=csv",
+    ";": "semicolons separate its cells, which bertfam does not read: separate them by tabs or commas",
+}
 
 
 def record_format(path: str | os.PathLike[str]) -> RecordFormat | None:
@@ -55,8 +61,15 @@ def field_of(record: Mapping[str, Any], name: str, where: str, flag: str) -> Any
     """Return a field of a record; raise UserError, which names the flag, if the record has no such field."""
     if name not in record:
         known = ", ".join(list(record)[:_SHOWN]) + (", ..." if len(record) > _SHOWN else "")
-        numbered = "; with --no_header columns are numbered from 1" if not name.isdigit() and list(record)[:1] == ["1"] else ""
-        raise UserError(f"{where}: no column {name!r} but {known}; name one of them with {flag}{numbered}")
+        header = next(iter(record), "")
+        if len(record) == 1 and (separator := next((one for one in _SEPARATORS if one in header), None)):
+            raise UserError(f"{where}: no column {name!r}, and the header is one cell, {header!r}; {_SEPARATORS[separator]}")
+        hint = ""
+        if name.isdecimal() and header != "1":
+            hint = "; if the first line is no header, give --no_header"
+        elif not name.isdecimal() and header == "1":
+            hint = "; with --no_header columns are numbered from 1"
+        raise UserError(f"{where}: no column {name!r} but {known}; name one of them with {flag}{hint}")
     return record[name]
 
 

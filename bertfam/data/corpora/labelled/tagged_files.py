@@ -1,7 +1,7 @@
 """Files of sentences whose words have tags: named entities, parts of speech."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -85,12 +85,17 @@ class TaggedFiles(FileCorpus):
     def read(self, path: str | os.PathLike[str]) -> Iterator[list[str]]:
         indices = {name: str(index) for index, name in enumerate(self.classes)}
         for where, words, tags in self.records(path):
-            if unknown := next((tag for tag in tags if tag not in indices), None):
-                known = ", ".join(self.classes[:10]) + (", ..." if len(self.classes) > 10 else "")
-                raise UserError(
-                    f"{where}: the tag {unknown!r} is not among the training tags {known}; fix the line, or train on it"
-                )
+            self.check_tags(tags, where)
             yield [*words, " ".join(indices[tag] for tag in tags) or " ".join([UNKNOWN] * len(words))]
+
+    def check_tags(self, tags: Sequence[str], where: str) -> None:
+        """Raise UserError if one of the tags of a sentence is none of the classes."""
+        if unknown := next((tag for tag in tags if tag not in self.classes), None):
+            known = ", ".join(self.classes[:10]) + (", ..." if len(self.classes) > 10 else "")
+            raise UserError(
+                f"{where}: a word of the sentence has the tag {unknown!r}, which is not among the training tags {known}; fix it, "
+                "train on it, or name another column with --label"
+            )
 
     @override
     def fingerprint(self) -> dict[str, Any]:
