@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+import xla
 
 from benchmarks import processes, sides, step, training_step
 from benchmarks.measurement import ROOT
@@ -49,6 +50,8 @@ def test_a_case_compiles_waits_for_its_turn_and_is_timed(tmp_path, monkeypatch, 
     words = ["--no_peers", "--together=1", f"--json={file}", "--case=bert-base-as-shipped", *TINY]
     monkeypatch.setattr(sys, "argv", ["step", *words])
     monkeypatch.chdir(ROOT)
+    for name, value in xla.device_environment().items():
+        monkeypatch.setenv(name, value)
     assert step.main() == 0  # in a process of its own
     out = capsys.readouterr().out
     (record,) = training_step.read_records(file)
