@@ -1,6 +1,7 @@
 """Initial parameters of students of all families, copied from their teachers."""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -22,6 +23,7 @@ SIZES = {"vocab_size": 50, "num_layers": 4, "hidden_size": 16, "num_heads": 2, "
 BERT = BertConfig(**SIZES)
 
 
+@functools.cache
 def params_of(config):
     """Return parameters whose values count up, so that no two are equal."""
     shapes = nn.meta.unbox(jax.eval_shape(lambda key: Mlm(config).init(key, RowShape(8, 2))[0], jax.random.key(0)))
