@@ -19,14 +19,23 @@ from bertfam.training.schedules import LinearDecay
 from bertfam.training.state import TrainState
 from bertfam.training.step import make_eval_step, make_train_step, root_key
 
-PARAMS = jax.eval_shape(lambda key: tiny.objective().init(key, tiny.SHAPE)[0], jax.random.key(0))
+
+def objective(dropout=0.0, **settings):
+    """Return MLM + NSP of a BERT with a single layer: scanned layers have tests in tests/layers/test_stack.py."""
+    of_two = tiny.objective(dropout)
+    return dataclasses.replace(
+        of_two, model=dataclasses.replace(of_two.model, num_layers=1), execution=Execution(layers="unroll", **settings)
+    )
+
+
+PARAMS = jax.eval_shape(lambda key: objective().init(key, tiny.SHAPE)[0], jax.random.key(0))
 OPTIMIZER = AdamW(LinearDecay(peak=1e-3, warmup_steps=0), epsilon=1e-6).build(100, PARAMS)
 # Eight rows with very different numbers of predictions; the rows of two of four microbatches have none at all.
 COUNTS = [4, 0, 1, 0, 4, 0, 4, 0]
 
 
 def make_step(dropout=0.0, microbatches=1):
-    return jax.jit(make_train_step(tiny.objective(dropout), OPTIMIZER, seed=0, microbatches=microbatches))
+    return jax.jit(make_train_step(objective(dropout), OPTIMIZER, seed=0, microbatches=microbatches))
 
 
 def numbers(metrics):
@@ -50,7 +59,7 @@ def fresh_state(optimizer, params, average=None):
 
 @functools.cache
 def evaluation(dropout):
-    return jax.jit(make_eval_step(tiny.objective(dropout)))
+    return jax.jit(make_eval_step(objective(dropout)))
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +128,7 @@ def test_step_without_targets_gives_no_nan(state, whole_step):
 def test_sums_and_counters_are_never_16_bit(state):
     """In bfloat16 the sum of 300 ones is 256, and in a running float32 sum 2 ** 24 + 1 rows are 2 ** 24."""
     config = AdamW(LinearDecay(warmup_steps=0), b2=0.98, mu_dtype="bfloat16", nu_dtype="bfloat16")
-    bfloat16_objective = dataclasses.replace(tiny.objective(), execution=Execution(dtype="bfloat16"))
+    bfloat16_objective = objective(dtype="bfloat16")
     optimizer = config.build(100, PARAMS)
     fresh = fresh_state(optimizer, state.params, average=state.params)
     batch = tiny.batch(80, predictions=[4] * 79 + [1])  # 317
