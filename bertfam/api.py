@@ -160,7 +160,11 @@ class FineTunedModel(Model):
         """
         head = self.predictor.objective.head
         if head.labels_words:
-            sentences = [check_texts(words, f"texts[{place}]") for place, words in enumerate(check_list(texts, "texts"))]
+            sentences = check_list(texts, "texts", "lists of words")
+            for place, words in enumerate(sentences):
+                if isinstance(words, str):
+                    raise UserError(f"texts[{place}] must be a list of words, not one text: write {words.split()!r}")
+                sentences[place] = check_texts(words, f"texts[{place}]")
             outputs = self.predictor.word_outputs(sentences, batch_size)
             return [[row[0] for row in predictions(head, own)] for own in outputs]
         if isinstance(head, SpanExtraction):
@@ -189,7 +193,7 @@ class FineTunedModel(Model):
         return [(question, context) for question, context in pairs]
 
     def _outputs(self, texts: Any, batch_size: int) -> np.ndarray:
-        parts = [one if isinstance(one, tuple) else (one,) for one in check_list(texts, "texts")]
+        parts = [tuple(one) if isinstance(one, tuple | list) else (one,) for one in check_list(texts, "texts")]
         for place, one in enumerate(parts):
             check_texts(one, f"texts[{place}]" if len(one) > 1 else "texts")
         if check_whole_number(batch_size, "batch_size") < 1:

@@ -188,7 +188,7 @@ def test_an_exported_classifier_predicts_the_same_in_transformers(classifier, tm
 def test_a_loaded_classifier_predicts_lists_of_texts(classifier):
     model = bertfam.load(classifier.model_dir)
     texts = [(text, second) for text, second, _ in sentences()[:6]]
-    assert model.predict(texts) == [label for _, _, label in sentences()[:6]]
+    assert model.predict(texts) == model.predict([list(pair) for pair in texts]) == [label for _, _, label in sentences()[:6]]
     shares = model.probabilities(texts)
     assert [max(share, key=share.get) for share in shares] == model.predict(texts)
     assert "pooled" in model.apply(model.vocabulary.encode_prompt("it returns").ids[None])
@@ -350,6 +350,8 @@ def test_long_sentences_are_tagged_in_pieces(tagger):
     assert len(words) > predictor.length and len(outputs) == len(words) and outputs.any(axis=1).all()
     model = bertfam.load(tagger.model_dir)
     (tags,) = model.predict([words])
+    with pytest.raises(UserError, match=r"texts\[0\] must be a list of words, not one text: write \['He', 'left'\]"):
+        model.predict(["He left"])
     assert tags == [predictor.objective.head.classes[index] for index in outputs.argmax(axis=1)]
 
 

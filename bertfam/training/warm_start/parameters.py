@@ -95,15 +95,14 @@ def read_warm_start(
     matched = {name: models[name] for name in networks if name in models} or {first: model}
     theirs = run.objective.joined({name: model.params for name, model in matched.items()})
     ours = run.boxed_params
-    other = _other_head(run, folder)
-    names = parts.split(",") if parts else sorted((theirs.keys() & ours.keys()) - ({other.part} if other else set()))
+    head = _other_head(run, folder)
+    names = parts.split(",") if parts else sorted((theirs.keys() & ours.keys()) - ({head.part} if head else set()))
     for name in names:
         for params, owner in ((theirs, folder), (ours, "this run")):
             if name not in params:
                 raise UserError(f"--init_parts={parts}: {owner} has no {name}; it has {', '.join(sorted(params))}")
-        if other and name == other.part and other.outputs != run.objective.head.outputs:
-            outputs = f"{plural(other.outputs, 'output')} and that of this run {run.objective.head.outputs}"
-            raise UserError(f"--init_parts={parts}: the {name} of {folder} has {outputs}; leave {name} out, which is then new")
+        if head and name == head.part:
+            _check_outputs(head, run, f"--init_parts={parts}: the {name} of {folder}")
     for name, other in matched.items():
         check_same_network(other.config, networks[name], folder, f"Run.objective.{'model' if name == first else name}")
     if type(model.vocabulary) is not type(vocabulary):
@@ -128,6 +127,17 @@ def _other_head(run: Run, folder: str) -> Head | None:
     with preserve_gin():
         objective = read_run(path).objective
     return objective.head if isinstance(objective, FineTuning) and not objective.head.predicts_as(run.objective.head) else None
+
+
+def _check_outputs(head: Head, run: Run, subject: str) -> None:
+    """Raise UserError if another head has not as many outputs as that of the run."""
+    assert isinstance(run.objective, FineTuning)
+    outputs = run.objective.head.outputs
+    if head.outputs != outputs:
+        raise UserError(
+            f"{subject} has {plural(head.outputs, 'output')} and that of this run {outputs}; leave {head.part} out, which is "
+            "then new"
+        )
 
 
 def objective_warm_start(run: Run, aux: Any, vocabulary: Vocabulary) -> WarmStart | None:
