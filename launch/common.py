@@ -28,10 +28,10 @@ RESTART_REASONS = {  # exit statuses after which a run is restarted
     STUCK: "was stuck",
     LOST: "lost one of its processes",
 }
-_TRAININGS = ("pretrain", "distill")  # commands that launchers are for
+_TRAININGS = ("pretrain", "distill", "finetune")  # commands that launchers are for
 _IN_ONE_PROCESS = (  # the others, except replay, which several processes may run
     *("cache", "check", "checkpoints", "clean", "configs", "encode", "evaluate", "explain", "export", "fill", "generate"),
-    *("import", "plan", "preview", "vocab"),
+    *("import", "plan", "predict", "preview", "vocab"),
 )
 _STARTERS = ("accelerate", "deepspeed", "mpiexec", "mpirun", "sbatch", "srun", "torchrun")
 _DASH = "[-\u2010-\u2015\u2212]"  # also those that web pages and word processors write in place of -

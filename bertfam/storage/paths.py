@@ -129,7 +129,10 @@ def similar_path(path: str | os.PathLike[str], *, is_folder: bool) -> str | None
             ]
     except OSError:
         return None
-    return next((os.path.join(folder, match) for match in nearest(name, names)), None)
+    # An extension alone makes no two names similar.
+    stem = os.path.splitext(name)[0]
+    similar = (match for match in nearest(name, names, 3) if nearest(stem, [os.path.splitext(match)[0]]))
+    return next((os.path.join(folder, match) for match in similar), None)
 
 
 def unreplaced(path: str) -> str | None:

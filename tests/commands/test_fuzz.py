@@ -57,6 +57,8 @@ def commands(trained, tmp_path, monkeypatch):
         "plan": [run, "--slice=nowhere"],
         "pretrain": [model],
         "distill": [run, "--teacher=nowhere", "--model_dir=m"],
+        "finetune": [f"--init_from={trained.model_dir}", "--train=nowhere.tsv", "--model_dir=m"],
+        "predict": [model, text, "--output=p.tsv"],
         "evaluate": [model, "--batches=1"],
         "fill": [model, "a [MASK]"],
         "generate": [model, "a text"],

@@ -1,5 +1,6 @@
 """An empty working directory and a writer of gin files."""
 
+import sys
 import textwrap
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 def write(tmp_path, monkeypatch):
     """A function write("name.gin", text) for files in the current folder; a leading newline of the text is dropped."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))  # to which imports add this folder
 
     def write_file(name, text):
         path = tmp_path / name

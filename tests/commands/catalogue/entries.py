@@ -654,6 +654,16 @@ CHECKPOINTS = {
         "replay --model_dir={trained}/model --step=12 --times=0",
         ("--times=0", "1"),
     ),
+    "a column that labelled texts do not have": Entry(
+        "finetune --init_from={trained}/model --train=train.tsv --label=class --model_dir=m",
+        ("train.tsv:2", "'class'", "--label"),
+        {"train.tsv": "text\tlabel\nhe returns\tgood\nit raises\tbad\n"},
+    ),
+    "predictions of a model without labels": Entry(
+        "predict --model_dir={trained}/model --input=new.tsv --output=out.tsv",
+        ("{trained}/model", "finetune"),
+        {"new.tsv": "text\nhe returns\n"},
+    ),
     "no average": Entry(
         "export --model_dir={trained}/model --output=out --average",
         ("{trained}/model", "Run.average_decay"),
