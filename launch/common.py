@@ -166,6 +166,13 @@ def check_command(parser: argparse.ArgumentParser, command: Sequence[str], alone
         parser.error(f"--process_index differs from process to process: leave it out, since {parser.prog} says it")
     if ("--", "model_dir") not in flags:
         parser.error(f"bertfam {name} requires --model_dir=DIR")
+    # In quotes a variable reaches bertfam as it is written, and so do the names of sbatch's files.
+    for text in words:
+        if text.startswith("--model_dir=") and (part := re.search(r"\$\{?\w+\}?|%[AaJjuxN]\b", text)):
+            parser.error(
+                f"{text}: nothing replaces {part[0]} in it; write a folder of one name, from which a run that is started again "
+                "resumes"
+            )
 
 
 def _is_quoted(word: str) -> bool:

@@ -73,6 +73,16 @@ SIZES = "v6e-1, v6e-4, v6e-8, v6e-16, v6e-32, v6e-64, v6e-128, v6e-256"
             "bertfam pretrain requires --model_dir=DIR",
         ),
         (
+            ["slurm.py", "bert", "--nodes=1", "--dry_run", "--", *TRAIN, "--model_dir=runs/$SLURM_JOB_ID"],
+            "--model_dir=runs/$SLURM_JOB_ID: nothing replaces $SLURM_JOB_ID in it; write a folder of one name, from which a run "
+            "that is started again resumes",
+        ),
+        (
+            ["slurm.py", "bert", "--nodes=1", "--dry_run", "--", *TRAIN, "--model_dir=runs/%j"],
+            "--model_dir=runs/%j: nothing replaces %j in it; write a folder of one name, from which a run that is started again "
+            "resumes",
+        ),
+        (
             ["local.py", "--processes=2", "--", "distill", "--model_dir=m"],
             "distill is a command of bertfam: write -- bertfam distill",
         ),

@@ -42,10 +42,15 @@ class FileDigests:
     blocks: np.ndarray
 
 
+def is_foreign(name: str) -> bool:
+    """Return True for a file that systems put into every folder, such as .DS_Store, given its name."""
+    return name.startswith(".") or name in ("Thumbs.db", "desktop.ini")
+
+
 def compute(folder: Path, progress: Callable[[int], None] = lambda size: None) -> str:
     """Return the content of digests.json for all files of a folder; `progress` is called with the bytes of each block read."""
     files = {}
-    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != NAME):
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != NAME and not is_foreign(path.name)):
         digits = []
         size = 0
         for block in _blocks(path):

@@ -9,7 +9,7 @@ from bertfam.data import vocabularies
 from bertfam.data.corpora.corpus import SPLITS
 from bertfam.data.token_cache import digests
 from bertfam.data.token_cache.cache import TokenCache
-from bertfam.errors import UserError, is_terminal
+from bertfam.errors import UserError, is_terminal, warn
 from bertfam.plurals import plural
 from bertfam.storage.buckets import is_remote
 from bertfam.storage.files import write_text
@@ -37,8 +37,11 @@ def verify(directory: str | Path) -> str:
     else:
         folder = local(cache.directory)
         recorded = digests.read(folder)
-        sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+        files = [path for path in folder.rglob("*") if path.is_file() and not digests.is_foreign(path.name)]
+        sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
     sizes.pop(digests.NAME, None)
+    if recorded is not None:
+        _leave_out_others(directory, sizes, recorded)
     names, total = sorted(sizes), sum(sizes.values())
     progress = _Progress(str(directory), total)
     if recorded is not None:
@@ -58,6 +61,16 @@ def verify(directory: str | Path) -> str:
     progress.finish()
     what = "as they were written" if recorded is not None else "without visible damage, and have digests now"
     return f"token cache: {directory}: all {plural(len(names), 'file')} ({plural(total, 'byte')}) are {what}"
+
+
+def _leave_out_others(directory: str | Path, sizes: dict[str, int], recorded: Mapping[str, digests.FileDigests]) -> None:
+    """Remove files that no cache has from `sizes`, with a warning; one of a cache without digests stays, and is refused."""
+    others = [name for name in sizes if name not in recorded and not name.endswith(".bin") and not name.startswith("vocab/")]
+    for name in sorted(others):
+        del sizes[name]
+    if others:
+        names = f"{', '.join(sorted(others)[:5])}{', ...' if others[5:] else ''}"
+        warn([f"{directory} has files of no token cache, which are not verified: {names}"])
 
 
 def _inspect(cache: TokenCache, split: str, corpus: str, size: int, progress: Callable[[int], None]) -> None:

@@ -22,7 +22,14 @@ from typing_extensions import override
 
 from bertfam.data.vocabularies.added_pieces import AddedPiece, model_pieces, stated_role, with_stated
 from bertfam.data.vocabularies.byte_bpe_training import count_chunks, learn_merges
-from bertfam.data.vocabularies.huggingface_files import GENERIC_CLASS, read_config, read_pieces, read_tokenizer, warn_of_ignored
+from bertfam.data.vocabularies.huggingface_files import (
+    GENERIC_CLASS,
+    read_config,
+    read_pieces,
+    read_tokenizer,
+    warn_of_clash,
+    warn_of_ignored,
+)
 from bertfam.data.vocabularies.layouts import LAYOUTS, Layout, find_layout, sentinel_pieces, trailing_sentinels
 from bertfam.data.vocabularies.pieces import is_ideograph
 from bertfam.data.vocabularies.tokenizers_vocabulary import TokenizersVocabulary
@@ -123,6 +130,7 @@ class ByteBpe(TokenizersVocabulary):
         config = read_config(folder)
         if (path := folder / "tokenizer.json").exists():
             pieces, from_file, merges, prefix = _read_tokenizer_json(path)
+            warn_of_clash(folder, config, {"add_prefix_space": prefix})
             warn_of_ignored(
                 folder / "vocab.json", lambda file: read_pieces(file, read_json(file)), model_pieces(pieces, from_file)
             )

@@ -151,6 +151,23 @@ def warn_of_ignored(
             return
 
 
+def warn_of_clash(folder: Path, config: Mapping[str, Any], used: Mapping[str, Any]) -> None:
+    """Warn if tokenizer_config.json states another value than tokenizer.json, which is used; transformers follows the former.
+
+    Args:
+      folder: the vocabulary.
+      config: the content of tokenizer_config.json.
+      used: the values of tokenizer.json, by their names in tokenizer_config.json.
+    """
+    for name, value in used.items():
+        if name in config and config[name] != value:
+            stated, other = json.dumps(config[name])[:60], json.dumps(value)
+            warn_once_in_parent(
+                f"{folder / 'tokenizer_config.json'} says {name} = {stated}, and tokenizer.json {other}, which is used here; "
+                "transformers may follow the former, and give other ids: make them agree"
+            )
+
+
 def warn_once_in_parent(line: str) -> None:
     """Print a warning once; the workers of a command, which load the vocabulary again, print none."""
     if multiprocessing.parent_process() is None:

@@ -22,6 +22,7 @@ from bertfam.data.vocabularies.huggingface_files import (
     GENERIC_CLASS,
     read_config,
     read_tokenizer,
+    warn_of_clash,
     warn_of_ignored,
     warn_once_in_parent,
 )
@@ -148,6 +149,12 @@ class WordPiece(TokenizersVocabulary):
         if (path := folder / "tokenizer.json").exists():
             pieces, added, switches = _read_tokenizer_json(path)
             warn_of_ignored(folder / "vocab.txt", _read_vocab_txt, model_pieces(pieces, added))
+            # Accents are stripped as text is lower-cased where nothing is said about them.
+            lowercase, stripped = switches["lowercase"], switches["strip_accents"]
+            used = {"do_lower_case": lowercase, "tokenize_chinese_chars": switches["handle_chinese_chars"]}
+            if config.get("strip_accents") is not None:
+                used["strip_accents"] = lowercase if stripped is None else stripped
+            warn_of_clash(folder, config, used)
         else:
             path, added = folder / "vocab.txt", {}
             pieces, where = _read_vocab_txt(path), folder / "tokenizer_config.json"

@@ -256,3 +256,16 @@ def test_positions_are_those_of_the_file(copy, monkeypatch):
     assert np.array_equal(positions.take(places), values[places])
     assert positions.take(np.array([-5, 5000]), mode="clip").tolist() == [values[0], values[-1]]
     assert positions.take(np.zeros(0, np.int64)).size == 0
+
+
+def test_files_of_the_system_and_of_others_are_not_verified(copy, capsys):
+    for name in (".DS_Store", "text/._train", "text/Thumbs.db", "notes.txt"):
+        (copy / name).write_bytes(b"x")
+    words = ["cache", "--verify", f"--output={copy}"]
+    assert cli.main(words) == 0
+    output = capsys.readouterr()
+    assert "as they were written" in output.out and "of no token cache, which are not verified: notes.txt" in output.err
+    without_digests(copy)
+    (copy / "notes.txt").unlink()
+    assert cli.main(words) == 0
+    assert not re.search(r"DS_Store|\._train|Thumbs", (copy / digests.NAME).read_text())

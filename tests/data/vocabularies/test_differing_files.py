@@ -89,3 +89,31 @@ def test_tokenizer_that_differs_from_the_sentencepiece_model_is_named(learn, kin
     (line,) = capsys.readouterr().err.splitlines()
     assert f"warning: {tmp_path / 'tokenizer.json'} and {tmp_path / 'spiece.model'} differ" in line
     assert "'sailboat'" in line and "spiece.model is used, so restore tokenizer.json" in line
+
+
+@pytest.mark.parametrize(
+    ("stated", "value", "is_named"),
+    [
+        ("do_lower_case", False, True),
+        ("do_lower_case", True, False),
+        ("strip_accents", False, True),
+        ("strip_accents", True, False),
+        ("strip_accents", None, False),
+        ("tokenize_chinese_chars", False, True),
+    ],
+)
+def test_config_that_differs_from_the_tokenizer_is_named(vocabulary, stated, value, is_named, tmp_path, capsys):
+    vocabulary.save(tmp_path / "vocab")
+    path = tmp_path / "vocab/tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {stated: value}))
+    loaded = vocabularies.load(tmp_path / "vocab")
+    assert loaded.fingerprint == vocabulary.fingerprint
+    assert (f"tokenizer_config.json says {stated} =" in capsys.readouterr().err) == is_named
+
+
+def test_prefix_space_that_differs_from_the_tokenizer_is_named(tmp_path, capsys):
+    ByteBpe.train(["Some text, some more text."], size=270).save(tmp_path / "vocab")
+    path = tmp_path / "vocab/tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"add_prefix_space": True}))
+    assert not vocabularies.load(tmp_path / "vocab").add_prefix_space
+    assert "tokenizer_config.json says add_prefix_space = true, and tokenizer.json false" in capsys.readouterr().err
