@@ -30,6 +30,7 @@ _INCLUDE = re.compile(r"""\s*include\b\s*\(?\s*["'“”‘’]?([^"'“”‘�
 _WITH_ARGUMENTS = re.compile(r"@([\w./]+)\(\s*(\w+)\s*=\s*([^,)]+)")  # @NAME(parameter=value)
 _COMPUTED = re.compile(r"[\w)]\s*(\*\*?|/|\+|-)\s*[\w%(]")  # an expression in place of a value
 _OTHER_FORMATS = {".json": "JSON", ".py": "Python", ".toml": "TOML", ".yaml": "YAML", ".yml": "YAML"}
+_FORMATTED = re.compile(r"""(f|rf|fr)["']""", re.IGNORECASE)
 _WITH_COMMAS = re.compile(r"[^=#]+=\s*(-?\d+(?:,\d+)+\S*)\s*(?:#.*)?")  # NAME = 0,001
 
 
@@ -255,6 +256,8 @@ def _explained(message: str, source: str, line: str, lines: Sequence[str]) -> st
     if reference := _WITH_ARGUMENTS.search(line):
         name, parameter, value = reference.groups()
         return f"a reference has no arguments; write @{name}(), and bind {name}.{parameter} = {value.strip()} by itself"
+    if _FORMATTED.match(value := line.partition("=")[2].strip()):  # from Python 3.12 on these are several tokens
+        return f"{value} is not a value; write a text in plain quotes, without a letter before them"
     if "EOF in multi-line" in message:
         return "a bracket or string opened here is never closed"
     message = message.replace("Expected newline.", _fix_of_rest(line) or "only one value may follow the equals sign")

@@ -122,6 +122,7 @@ def random_params(objective):
 
 def exported(folder, objective, params, tokens):
     """Export a model, check what is read from the folder, and return the torch model that transformers loads from it."""
+    pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     config, head = objective.model, objective.head
     name = huggingface.write(folder, config, params, extra={**head.huggingface(), "pad_token_id": tokens.pad})
