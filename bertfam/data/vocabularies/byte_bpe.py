@@ -14,6 +14,7 @@ import numpy as np
 from tokenizers import Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
+from tokenizers.normalizers import NFC
 from tokenizers.pre_tokenizers import ByteLevel as ByteLevelSplitter
 from tokenizers.processors import ByteLevel as ByteLevelOffsets
 from tokenizers.processors import PostProcessor
@@ -49,6 +50,7 @@ class ByteBpe(TokenizersVocabulary):
     Attributes:
       joint: " ", so that the first word of a sentence is encoded as it is inside a text.
       add_prefix_space: True if a space is inserted before each text.
+      composes: True if text is composed (NFC) first, as in ModernBERT.
     """
 
     mask_takes_space = True
@@ -62,6 +64,7 @@ class ByteBpe(TokenizersVocabulary):
         *,
         layout: Layout = ROBERTA,
         add_prefix_space: bool = False,
+        composes: bool = False,
         added: Sequence[AddedPiece] = (),
     ) -> None:
         """Create a vocabulary of `pieces` in the order of their ids.
@@ -71,12 +74,13 @@ class ByteBpe(TokenizersVocabulary):
           merges: the pairs of pieces that are merged, in order of priority.
           layout: the control pieces.
           add_prefix_space: see the class.
+          composes: see the class.
           added: added tokens among the pieces.
 
         Raises:
           UserError: a control piece, a byte or a piece of a merge is missing, or a piece occurs twice.
         """
-        self.add_prefix_space = add_prefix_space
+        self.add_prefix_space, self.composes = add_prefix_space, composes
         self._merges = list(merges)
         present = set(pieces) - {piece.content for piece in added if piece.apart}
         missing = sorted(set(ByteLevelSplitter.alphabet()) - present)
@@ -129,7 +133,7 @@ class ByteBpe(TokenizersVocabulary):
         folder = to_path(directory)
         config = read_config(folder)
         if (path := folder / "tokenizer.json").exists():
-            pieces, from_file, merges, prefix = _read_tokenizer_json(path)
+            pieces, from_file, merges, prefix, composes = _read_tokenizer_json(path)
             warn_of_clash(folder, config, {"add_prefix_space": prefix})
             warn_of_ignored(
                 folder / "vocab.json", lambda file: read_pieces(file, read_json(file)), model_pieces(pieces, from_file)
@@ -140,7 +144,7 @@ class ByteBpe(TokenizersVocabulary):
                 [" ".join(pair) for pair in merges],
             )
         else:
-            path, from_file = folder / "vocab.json", {}
+            path, from_file, composes = folder / "vocab.json", {}, False
             pieces = read_pieces(path, read_json(path))
             merges = _read_merges(folder / "merges.txt")
             prefix = bool(typed(config, "add_prefix_space", bool, folder / "tokenizer_config.json"))
@@ -154,7 +158,7 @@ class ByteBpe(TokenizersVocabulary):
         if pad not in layout.controls and any(piece.content == pad and piece.special for piece in added):
             layout = replace(layout, pad=str(pad), last=(*layout.last, str(pad)))
         try:
-            return cls(pieces, merges, layout=layout, add_prefix_space=prefix, added=added)
+            return cls(pieces, merges, layout=layout, add_prefix_space=prefix, composes=composes, added=added)
         except UserError as error:
             raise UserError(f"{path}: {error}") from error
 
@@ -162,6 +166,7 @@ class ByteBpe(TokenizersVocabulary):
     def fingerprint(self) -> str:
         """SHA-256 of everything that determines the ids."""
         content = ["byte_bpe", self.add_prefix_space, self._pieces, self._merges, *self._added_settings()]
+        content += ["NFC"] * self.composes
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     @override
@@ -174,6 +179,8 @@ class ByteBpe(TokenizersVocabulary):
     def _tokenizer(self) -> Tokenizer:
         tokenizer = Tokenizer(BPE(self._model_ids, self._merges))
         tokenizer.pre_tokenizer = ByteLevelSplitter(add_prefix_space=self.add_prefix_space)
+        if self.composes:
+            tokenizer.normalizer = NFC()
         tokenizer.decoder = ByteLevelDecoder()
         return tokenizer
 
@@ -190,7 +197,9 @@ class ByteBpe(TokenizersVocabulary):
 
     @override
     def _published_class(self, layout: Layout) -> str:
-        return next((name for key, name in _CLASSES.items() if LAYOUTS[key] == layout), GENERIC_CLASS)
+        # These classes make their own tokenizer, which does not compose.
+        classes = {} if self.composes else _CLASSES
+        return next((name for key, name in classes.items() if LAYOUTS[key] == layout), GENERIC_CLASS)
 
     @override
     def _published_settings(self) -> dict[str, Any]:
@@ -229,10 +238,14 @@ def _read_merges(path: Path) -> list[tuple[str, str]]:
     return merges
 
 
-def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[int, AddedPiece], list[tuple[str, str]], bool]:
-    """Read pieces, added tokens by id, merges and `add_prefix_space`."""
+def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[int, AddedPiece], list[tuple[str, str]], bool, bool]:
+    """Read pieces, added tokens by id, merges, `add_prefix_space` and `composes`."""
     file = read_tokenizer(path)
-    if file.splitter.get("type") != "ByteLevel" or file.splitter.get("use_regex") is False or file.normalizer:
+    steps = file.normalizer.get("normalizers", [file.normalizer] if file.normalizer else [])
+    kinds = [step.get("type") if isinstance(step, dict) else None for step in steps] if isinstance(steps, list) else [None]
+    if other := [kind for kind in kinds if kind != "NFC"]:
+        raise UserError(f"{path}: the normalizer {shown(other[0])} of a byte-level BPE is not supported, only NFC or none")
+    if file.splitter.get("type") != "ByteLevel" or file.splitter.get("use_regex") is False:
         raise UserError(f"{path} does not split text into bytes as GPT-2 does: only the pre_tokenizer ByteLevel is supported")
     unsupported = next(
         (
@@ -250,4 +263,4 @@ def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[int, AddedPiece], 
         if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(piece, str) for piece in pair)):
             raise UserError(f"{path}: merges holds {shown(stated)}, and each must be two pieces")
         merges.append((pair[0], pair[1]))
-    return file.pieces, file.added, merges, bool(typed(file.splitter, "add_prefix_space", bool, path))
+    return file.pieces, file.added, merges, bool(typed(file.splitter, "add_prefix_space", bool, path)), bool(kinds)

@@ -34,7 +34,7 @@ from bertfam.data.vocabularies.wordpiece_training import MAX_WORD_CHARACTERS, co
 from bertfam.errors import UserError
 from bertfam.plurals import plural
 from bertfam.storage.paths import to_path
-from bertfam.storage.untrusted import read_text, typed
+from bertfam.storage.untrusted import read_text, shown, typed
 
 BERT = LAYOUTS["bert"]
 SPECIAL_PIECES = BERT.controls
@@ -268,8 +268,15 @@ def _read_vocab_txt(path: Path) -> list[str]:
 def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[int, AddedPiece], dict[str, Any]]:
     """Read the pieces, the added tokens by id, and the three options."""
     file = read_tokenizer(path)
-    if file.normalizer.get("type") != "BertNormalizer" or file.splitter.get("type") != "BertPreTokenizer":
-        raise UserError(f"{path} does not normalise and split text as BERT does, with BertNormalizer and BertPreTokenizer")
+    for name, step, supported in (
+        ("normalizer", file.normalizer, "BertNormalizer"),
+        ("pre_tokenizer", file.splitter, "BertPreTokenizer"),
+    ):
+        if (kind := step.get("type")) != supported:
+            found = "no" if kind is None else f"the {shown(kind)} as"
+            raise UserError(
+                f"{path} does not normalise and split text as BERT does: it has {found} {name}, and only {supported} is supported"
+            )
     prefix, longest = (file.model.get(name) for name in ("continuing_subword_prefix", "max_input_chars_per_word"))
     if prefix != _INSIDE or longest != MAX_WORD_CHARACTERS:
         raise UserError(f'{path}: only the continuation prefix "##" and words of up to 100 characters are supported')

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from learning import learn_in_processes
-from tokenizers import ByteLevelBPETokenizer
+from tokenizers import ByteLevelBPETokenizer, Tokenizer
 from tokenizers.processors import ByteLevel
 
 from bertfam.data import vocabularies
@@ -111,7 +111,8 @@ def test_tokenizer_json_of_another_kind_is_refused(learn, tmp_path):
     learn("byte_bpe", "gpt2").save(tmp_path)
     content = json.loads((tmp_path / "tokenizer.json").read_text())
     for change, message in [
-        ({"normalizer": {"type": "NFC"}}, "does not split text into bytes as GPT-2 does"),
+        ({"normalizer": {"type": "NFKC"}}, "tokenizer.json: the normalizer .*NFKC"),
+        ({"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Lowercase"}]}}, "normalizer .*Lowercase"),
         ({"pre_tokenizer": {"type": "Whitespace"}}, "does not split text into bytes as GPT-2 does"),
         ({"model": content["model"] | {"end_of_word_suffix": "</w>"}}, "a BPE with end_of_word_suffix is not supported"),
         ({"model": {"type": "Unigram"}}, "put the SentencePiece model that it was made from"),
@@ -120,3 +121,23 @@ def test_tokenizer_json_of_another_kind_is_refused(learn, tmp_path):
         (tmp_path / "tokenizer.json").write_text(json.dumps(content | change))
         with pytest.raises(UserError, match=message):
             vocabularies.load(tmp_path)
+
+
+@pytest.mark.parametrize("normalizer", [{"type": "NFC"}, {"type": "Sequence", "normalizers": [{"type": "NFC"}]}])
+def test_a_normalizer_that_composes_is_used_and_written_again(learn, tmp_path, normalizer):
+    transformers = pytest.importorskip("transformers")
+    plain = learn("byte_bpe", "roberta")
+    plain.save(tmp_path / "theirs")
+    path = tmp_path / "theirs" / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"normalizer": normalizer}))
+    vocabulary = vocabularies.load(tmp_path / "theirs")
+    text = "The cafe\u0301s of A\u030angstro\u0308m"
+    theirs = Tokenizer.from_file(str(path)).encode(text, add_special_tokens=False)
+    ours = vocabulary.encode(text)
+    assert ours.ids.tolist() == theirs.ids == plain.encode("The caf\u00e9s of \u00c5ngstr\u00f6m").ids.tolist()
+    assert list(map(tuple, ours.offsets.tolist())) == theirs.offsets and ours.offsets.max() == len(text)
+    assert vocabulary.encode_batch([text])[0].tolist() == theirs.ids
+    vocabulary.save(tmp_path / "ours")
+    saved, auto = vocabularies.load(tmp_path / "ours"), transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
+    assert auto(text, add_special_tokens=False)["input_ids"] == theirs.ids
+    assert saved.fingerprint == vocabulary.fingerprint != plain.fingerprint

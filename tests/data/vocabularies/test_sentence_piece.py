@@ -1,5 +1,6 @@
 """SentencePiece vocabularies compared with the sentencepiece library."""
 
+import io
 import json
 import random
 import unicodedata
@@ -7,7 +8,7 @@ import unicodedata
 import numpy as np
 import pytest
 from learning import learn_in_processes
-from sentencepiece import SentencePieceProcessor
+from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from tokenizers import Tokenizer, normalizers
 
@@ -371,3 +372,42 @@ def test_pieces_that_end_the_process_or_are_none_are_refused(learn, change):
         model = model.replace(piece, b"\xff" * len(piece), 1)
     with pytest.raises(UserError, match="piece [0-9]+, .* the file is damaged"):
         SentencePiece(model)
+
+
+def own_model(lines, **options):
+    """Return a model file that the library has learnt with a user's own options."""
+    model = io.BytesIO()
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(lines[:200]), model_writer=model, vocab_size=400, hard_vocab_limit=False, minloglevel=2, **options
+    )
+    return model.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+@pytest.mark.parametrize("prefix", [True, False])
+@pytest.mark.parametrize("rule", ["nmt_nfkc", "nmt_nfkc_cf"])
+def test_exported_tokenizer_of_a_users_own_model_agrees(lines, tmp_path, kind, prefix, rule):
+    symbols = ["<sep>", "<SEP>", "<sep>s", "①", "[x|y]"]
+    model = own_model(lines, model_type=kind, add_dummy_prefix=prefix, normalization_rule_name=rule, user_defined_symbols=symbols)
+    texts = [
+        *(line for line in lines[:50] if "**" not in line),  # rows of one character have splits of equal scores
+        "the<sep>cat <sep> sat<sep>s", "<sep>b", "<SEP>", "<SEP><SEP>b a<SEP>", "①", "x ①① [x|y]", "＜sep＞",
+        "   the  cat ", " <sep>", "  <SEP>", " ", "", "<se p>", "<<sep>>",
+    ]  # fmt: skip
+    vocabulary = SentencePiece(model)
+    vocabulary.save(tmp_path)
+    exported = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    library = SentencePieceProcessor(model_proto=model)
+    for text, ids in zip(texts, vocabulary.encode_batch(texts), strict=True):
+        theirs = exported.encode(text, add_special_tokens=False)
+        assert theirs.ids == ids.tolist() == library.encode(text), (text, theirs.tokens)
+    prompt = "the </s> cat<sep> </s>sat"
+    ids = vocabulary.encode_prompt(prompt, frame=False).ids.tolist()
+    assert exported.encode(prompt, add_special_tokens=False).ids == ids
+    assert vocabularies.load(tmp_path).fingerprint == vocabulary.fingerprint
+
+
+def test_a_model_with_spaces_after_words_is_refused(lines, tmp_path):
+    (tmp_path / "spiece.model").write_bytes(own_model(lines, treat_whitespace_as_suffix=True))
+    with pytest.raises(UserError, match="spiece.model: .*treat_whitespace_as_suffix"):
+        vocabularies.load(tmp_path)

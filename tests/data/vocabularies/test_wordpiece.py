@@ -338,6 +338,10 @@ def test_special_pieces_may_have_any_id(tmp_path, assert_same_in_transformers):
         ({"tokenizer.json": "{"}, "tokenizer.json is not JSON"),
         ({"tokenizer.json": '{"model": {"type": "BPE"}}'}, "does not split text into bytes as GPT-2 does"),
         ({"tokenizer.json": '{"model": {"type": "WordPiece"}}'}, "does not normalise and split text as BERT does"),
+        (
+            {"tokenizer.json": '{"model": {"type": "WordPiece"}, "normalizer": {"type": "NFC"}}'},
+            "the .?NFC.? as normalizer, and only BertNormalizer",
+        ),
     ],
 )
 def test_folders_without_a_vocabulary_are_refused(tmp_path, files, message):

@@ -1,8 +1,9 @@
 """Conversion of a SentencePiece model to the `tokenizers` library, which Hugging Face's transformers uses."""
 
+import re
 from collections.abc import Mapping, Sequence
 
-from sentencepiece.sentencepiece_model_pb2 import ModelProto
+from sentencepiece.sentencepiece_model_pb2 import ModelProto, NormalizerSpec
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE, Unigram
 
@@ -12,6 +13,8 @@ from bertfam.data.vocabularies.sentence_piece.normalization import Cleaning
 from bertfam.data.vocabularies.tokenizers_vocabulary import template
 
 _UNIGRAM, _NORMAL, _USER_DEFINED = 1, 1, 4
+_START = "\ufdd2"  # stands in no text
+_FIRST_SYMBOL = 0x100000  # private characters, one for each user-defined symbol that normalisation would change
 
 
 def make_tokenizer(
@@ -26,31 +29,67 @@ def make_tokenizer(
       sentinels: the sentinel pieces.
       cleaning: cleaning of text before the model sees it.
     """
-    tokenizer = Tokenizer(_unigram(proto, ids) if proto.trainer_spec.model_type == _UNIGRAM else _bpe(proto, ids))
+    symbols = [piece.piece for piece in proto.pieces if piece.type == _USER_DEFINED and piece.piece not in layout.controls]
+    symbols.sort(key=len, reverse=True)  # the longest match counts
+    is_unigram = proto.trainer_spec.model_type == _UNIGRAM
+    tokenizer = Tokenizer(_unigram(proto, ids) if is_unigram else _bpe(proto, ids, has_symbols=bool(symbols)))
     spec = proto.normalizer_spec
-    steps: list[normalizers.Normalizer] = [] if cleaning is None else cleaning.normalizers()
-    if spec.precompiled_charsmap:
-        steps += normalization_steps(spec.precompiled_charsmap)
-    if spec.remove_extra_whitespaces:
-        # Spaces before the first word collapse into the one that each text begins with.
-        steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex(r" \z"), "")]
-    elif spec.add_dummy_prefix:
-        # Metaspace puts no space before a space. A single space stays as it is, since it may follow a control piece.
-        steps.append(normalizers.Replace(Regex(r"\A(?=  )"), " "))
-    steps.append(normalizers.Replace(" ", "▁"))
-    tokenizer.normalizer = normalizers.Sequence(steps)
-    if spec.add_dummy_prefix:
-        # "first" adds no space after a control piece inside a text.
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="first", split=False)
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(content=" ", left=1)]
-    )
+    cleaners: list[normalizers.Normalizer] = [] if cleaning is None else cleaning.normalizers()
+    tokenizer.normalizer = normalizers.Sequence([*cleaners, *_steps(spec, symbols)])
+    splitters = _splitters(proto, symbols)
+    if splitters:
+        tokenizer.pre_tokenizer = splitters[0] if len(splitters) == 1 else pre_tokenizers.Sequence(splitters)
+    last: list[decoders.Decoder] = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    if spec.add_dummy_prefix or spec.remove_extra_whitespaces:
+        last.append(decoders.Strip(content=" ", left=1))
+    tokenizer.decoder = decoders.Sequence(last)
     before, after = layout.frame
     if before or after:
         tokenizer.post_processor = template(layout, dict(ids))
     controls = sorted([*layout.controls, *sentinels], key=ids.__getitem__)
     tokenizer.add_special_tokens([AddedToken(piece, lstrip=True) for piece in controls])
     return tokenizer
+
+
+def _steps(spec: NormalizerSpec, symbols: Sequence[str]) -> list[normalizers.Normalizer]:
+    """Return the steps that normalise text, and leave user-defined symbols as they are."""
+    steps: list[normalizers.Normalizer] = []
+    if spec.precompiled_charsmap:
+        steps += normalization_steps(spec.precompiled_charsmap)
+    if spec.remove_extra_whitespaces:
+        # Spaces before the first word collapse into one, which `_splitters` treats.
+        # Without that one, the first of them stays, by whose place `_splitters` knows the beginning of the text.
+        several = (Regex(" {2,}"), " ") if spec.add_dummy_prefix else (Regex("(?<= ) "), "")
+        steps += [normalizers.Replace(*several), normalizers.Replace(Regex(r" \z"), "")]
+    elif spec.add_dummy_prefix:
+        # Metaspace puts no space before a space. A single space stays as it is, since it may follow a control piece.
+        steps.append(normalizers.Replace(Regex(r"\A(?=  )"), " "))
+    steps.append(normalizers.Replace(" ", "▁"))
+    shown = {symbol: symbol.replace(" ", "▁") for symbol in symbols}
+    changed = [symbol for symbol in symbols if normalizers.Sequence(steps).normalize_str(symbol) != shown[symbol]]
+    hiding: list[normalizers.Normalizer] = []
+    for number, symbol in enumerate(changed):
+        character = chr(_FIRST_SYMBOL + number)
+        first, rest = re.escape(symbol[0]), re.escape(symbol[1:])
+        # In two steps, since the character keeps the place of what it replaces only if that is one character.
+        hiding.append(normalizers.Replace(Regex(f"{first}(?={rest})"), character))
+        hiding.append(normalizers.Replace(Regex(f"(?<={character}){rest}"), ""))
+        steps.append(normalizers.Replace(character, shown[symbol]))
+    return [*hiding, *steps]
+
+
+def _splitters(proto: ModelProto, symbols: Sequence[str]) -> list[pre_tokenizers.PreTokenizer]:
+    """Return the steps that treat the first space of a text and, in a BPE, cut out user-defined symbols."""
+    spec, splitters = proto.normalizer_spec, list[pre_tokenizers.PreTokenizer]()
+    # "first" changes the beginning of a text, and none after a control piece inside it.
+    if spec.add_dummy_prefix:
+        splitters.append(pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="first", split=False))
+    elif spec.remove_extra_whitespaces:
+        splitters.append(pre_tokenizers.Metaspace(replacement=_START, prepend_scheme="first", split=False))
+        splitters.append(pre_tokenizers.Split(Regex(f"{_START}▁?"), "removed"))
+    if symbols and proto.trainer_spec.model_type != _UNIGRAM:
+        splitters.append(pre_tokenizers.Split(Regex("|".join(map(re.escape, symbols))), "isolated"))
+    return splitters
 
 
 def _unigram(proto: ModelProto, ids: Mapping[str, int]) -> Unigram:
@@ -63,7 +102,7 @@ def _unigram(proto: ModelProto, ids: Mapping[str, int]) -> Unigram:
     return Unigram(rows, unk_id=unknown, byte_fallback=proto.trainer_spec.byte_fallback)
 
 
-def _bpe(proto: ModelProto, ids: Mapping[str, int]) -> BPE:
+def _bpe(proto: ModelProto, ids: Mapping[str, int], *, has_symbols: bool) -> BPE:
     """Create the merges of all pieces by score, as SentencePiece merges the neighbours that form the highest-scored piece."""
     scores = {piece.piece: piece.score for piece in proto.pieces if piece.type == _NORMAL}
     pairs = [
@@ -79,4 +118,5 @@ def _bpe(proto: ModelProto, ids: Mapping[str, int]) -> BPE:
         unk_token=unknown,
         fuse_unk=True,
         byte_fallback=proto.trainer_spec.byte_fallback,
+        ignore_merges=has_symbols,  # a symbol, cut out of the text, is a piece that no merge forms
     )

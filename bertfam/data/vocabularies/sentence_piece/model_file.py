@@ -55,6 +55,10 @@ def parse(model: bytes) -> ModelProto:
             )
     if proto.trainer_spec.model_type not in (1, 2):
         raise UserError("the SentencePiece model is neither unigram nor BPE; only these are supported")
+    if proto.trainer_spec.treat_whitespace_as_suffix:
+        raise UserError(
+            "the SentencePiece model was trained with treat_whitespace_as_suffix, which is not supported: train it without"
+        )
     return proto
 
 
