@@ -20,7 +20,7 @@ from bertfam.errors import UserError
 from bertfam.features import SENTENCES
 from bertfam.finetuning.answers import find_answers
 from bertfam.finetuning.predictions import predictions
-from bertfam.finetuning.predictor import Predictor, find_predictor
+from bertfam.finetuning.predictor import Predictor, make_predictor
 from bertfam.layers.execution import Execution
 from bertfam.models.bert import BertConfig
 from bertfam.models.electra import replaced_token_head
@@ -29,6 +29,7 @@ from bertfam.models.language_model import LanguageModelConfig, encode, logits, w
 from bertfam.objectives.fine_tuning.heads import SpanExtraction
 from bertfam.storage.paths import to_path
 from bertfam.suggest import did_you_mean
+from bertfam.training.trained_networks import Network, read_network, read_networks
 
 _INTERMEDIATES = ("hidden_states", "attention_probs", "cross_attention_probs")
 
@@ -169,7 +170,7 @@ class FineTunedModel(Model):
             return [[row[0] for row in predictions(head, own)] for own in outputs]
         if isinstance(head, SpanExtraction):
             answers = find_answers(self.predictor, self._pairs(texts), batch_size=batch_size)
-            return ["" if head.has_no_answer and answer.no_answer_margin > 0 else answer.text for answer in answers]
+            return [answer.predicted(head) for answer in answers]
         return [row[0] for row in predictions(head, self._outputs(texts, batch_size))]
 
     def probabilities(self, texts: Sequence[Any], batch_size: int = 32) -> list[dict[str, float]]:
@@ -179,8 +180,8 @@ class FineTunedModel(Model):
           UserError: as `predict`, or if the model predicts numbers or tags of words.
         """
         head = self.predictor.objective.head
-        classes = getattr(head, "classes", None)
-        if classes is None or head.labels_words:
+        classes = head.class_names
+        if not classes or head.labels_words:
             raise UserError("only classes of texts have probabilities here: use predict")
         rows = predictions(head, self._outputs(texts, batch_size), probabilities=True)
         return [dict(zip(classes, row[-len(classes) :], strict=True)) for row in rows]
@@ -434,14 +435,13 @@ def load(path: str | Path, *, step: int | None = None, network: str | None = Non
     Raises:
       UserError: the folder is neither of the two, is incomplete, or has no such network; or an argument has another type.
     """
-    from bertfam.training.trained_networks import read_network
-
     _check_folder(path, step)
     if network is not None:
         check_text(network, "network")
-    elif predictor := find_predictor(path, step):
-        return FineTunedModel(predictor.objective.model, predictor.params, predictor.vocabulary, predictor)
-    return _make_model(path, *read_network(path, step=step, network=network))
+    read = read_network(path, step=step, network=network)
+    if network is None and read.trained and (predictor := make_predictor(read.trained)):
+        return FineTunedModel(read.config, read.params, read.vocabulary, predictor)
+    return _make_model(path, read)
 
 
 def load_networks(path: str | Path, *, step: int | None = None, average: bool = False) -> dict[str, Model | LanguageModel]:
@@ -449,13 +449,11 @@ def load_networks(path: str | Path, *, step: int | None = None, average: bool = 
 
     With `average`, the parameters are their moving average in a MODEL_DIR.
     """
-    from bertfam.training.trained_networks import read_networks
-
     _check_folder(path, step)
     if not isinstance(average, bool):
         raise UserError(f"average must be True or False, not {describe(average)}")
     networks = read_networks(path, step=step, average=average)
-    return {name: _make_model(path, *network) for name, network in networks.items()}
+    return {name: _make_model(path, network) for name, network in networks.items()}
 
 
 def _check_folder(path: Any, step: Any) -> None:
@@ -465,10 +463,11 @@ def _check_folder(path: Any, step: Any) -> None:
         check_whole_number(step, "step")
 
 
-def _make_model(path: str | Path, config: Any, params: dict[str, Any], vocabulary: Vocabulary) -> Model | LanguageModel:
+def _make_model(path: str | Path, network: Network) -> Model | LanguageModel:
     """Make the API's model of a network of the folder `path`; the files of a Hugging Face folder may name the end tokens."""
     from bertfam.interop.folders import is_huggingface
 
+    config, params, vocabulary = network.config, network.params, network.vocabulary
     if "decoder" not in params:
         return Model(config, params, vocabulary)
     tokens = vocabulary.token_ids

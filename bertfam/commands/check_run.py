@@ -106,8 +106,9 @@ def _inspect(
     data = session.open_data(run, cache, pieces) if cache else None
     if data:
         trainer.count_flops(data.training)
-    plan = make_plan(run, trainer.mesh, trainer.abstract_state, trainer.tensors, counts, trainer.flops_per_step, reasons)
-    plan["classes"] = class_counts(run, cache) if cache else {}
+    classes = class_counts(run, cache) if cache else {}
+    parts = (trainer.mesh, trainer.abstract_state, trainer.tensors)
+    plan = make_plan(run, *parts, counts, trainer.flops_per_step, reasons, classes)
     if cache and data:
         lines = _cache_warnings(run, cache, pieces, data)
     else:

@@ -245,25 +245,21 @@ class LabelFlags:
         from bertfam.config import Override
         from bertfam.plurals import plural
 
-        args, overrides = self.args, list[Override]()
-        for flag, names in (("learning_rate", ["PEAK"]), ("batch_size", ["BATCH_SIZE"]), ("length", ["Stage.length"])):
-            if (value := getattr(args, flag)) is not None:
+        overrides = list[Override]()
+        for flag, name in (("learning_rate", "PEAK"), ("batch_size", "BATCH_SIZE"), ("length", "Stage.length")):
+            if (value := getattr(self.args, flag)) is not None:
                 if not value > 0:
                     raise UserError(f"--{flag}={value} must be above 0")
-                overrides += [Override(f"{name} = {value!r}", f"--{flag}={value}") for name in names]
-        epochs = 3.0 if args.epochs is None else args.epochs
+                overrides.append(Override(f"{name} = {value!r}", f"--{flag}={value}"))
+        epochs = 3.0 if self.args.epochs is None else self.args.epochs
         if not 0 < epochs < 1e6:
             raise UserError(f"--epochs={epochs:g} must be above 0")
-        batch_size = args.batch_size or config.value("Stage.batch_size")
-        steps_per_epoch = max(1, round(contents.texts / batch_size))
-        steps = max(1, round(epochs * contents.texts / batch_size))
-        origin = f"--epochs={epochs:g}"
-        lengths = {"TRAIN_STEPS": steps, "EVAL_EVERY": steps_per_epoch, "CHECKPOINT_EVERY": steps_per_epoch}
+        updates = contents.texts / (self.args.batch_size or config.value("Stage.batch_size"))  # of an epoch
+        steps, per_epoch, origin = max(1, round(epochs * updates)), max(1, round(updates)), f"--epochs={epochs:g}"
+        lengths = {"TRAIN_STEPS": steps, "EVAL_EVERY": per_epoch, "CHECKPOINT_EVERY": per_epoch}
         if not config.binds("LinearDecay.warmup_steps"):
-            lengths["LinearDecay.warmup_steps"] = round(_WARMUP * steps)
-            self._check_warmup(
-                round(_WARMUP * steps), f"{origin} of {plural(contents.texts, 'text')} is {plural(steps, 'update')}"
-            )
+            lengths["LinearDecay.warmup_steps"] = warmup = round(_WARMUP * steps)
+            self._check_warmup(warmup, f"{origin} of {plural(contents.texts, 'text')} is {plural(steps, 'update')}")
         return overrides + [Override(f"{name} = {value}", origin) for name, value in lengths.items()]
 
     def _check_warmup(self, warmup_steps: int, origin: str) -> None:

@@ -341,8 +341,8 @@ def _print_plan(args: argparse.Namespace, job: Job, initial: InitialState) -> di
             ]
         )
     counts = {split: job.cache.counts(split) for split in SPLITS}
-    plan = make_plan(job.run, trainer.mesh, trainer.abstract_state, trainer.tensors, counts, trainer.flops_per_step, job.reasons)
-    plan["classes"] = class_counts(job.run, job.cache)
+    classes, parts = class_counts(job.run, job.cache), (trainer.mesh, trainer.abstract_state, trainer.tensors)
+    plan = make_plan(job.run, *parts, counts, trainer.flops_per_step, job.reasons, classes)
     if not processes.alone:
         plan["processes"] = {"source": processes.source, "hosts": processes.hosts}
     print(plan_text(plan), flush=True)

@@ -11,6 +11,7 @@ from bertfam.data.rows.labelled.answer_windows import AnswerExamples, AnswerWind
 from bertfam.data.token_cache.documents import Documents
 from bertfam.data.token_cache.tokenize import tokenise_spans
 from bertfam.finetuning.predictor import Predictor
+from bertfam.objectives.fine_tuning.heads import Head, SpanExtraction
 
 _QUESTIONS = 256  # that are tokenised together
 _BEST = 20  # first tokens, and last tokens, of each window that are combined
@@ -35,6 +36,11 @@ class Answer(NamedTuple):
     def no_answer_margin(self) -> float:
         """Score of no answer above that of the text."""
         return self.no_answer_score - self.score
+
+    def predicted(self, head: Head, threshold: float = 0.0) -> str:
+        """Return the predicted text: "" if the head's training questions may have none, and the margin is above the threshold."""
+        has_none = isinstance(head, SpanExtraction) and head.has_no_answer
+        return "" if has_none and self.no_answer_margin > threshold else self.text
 
 
 def find_answers(

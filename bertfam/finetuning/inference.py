@@ -179,7 +179,7 @@ class QuestionInference(Inference):
             json.dumps(
                 {
                     "id": item.id,
-                    "prediction": "" if self._has_no_answer and answer.no_answer_margin > self.threshold else answer.text,
+                    "prediction": answer.predicted(self.predictor.objective.head, self.threshold),
                     "begin": answer.begin,
                     "score": answer.score,
                     "no_answer_score": answer.no_answer_score,

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from bertfam.errors import UserError
-from bertfam.objectives.fine_tuning.heads import Classification, Head, MultiLabelClassification
+from bertfam.objectives.fine_tuning.heads import ClassHead, Head, OneClassHead
 
 PredictionFormat = Literal["tsv", "csv", "jsonl", "conll"]
 
@@ -23,16 +23,14 @@ def predictions(head: Head, outputs: np.ndarray, *, probabilities: bool = False)
       outputs: float32[texts, outputs], or float32[words, outputs].
       probabilities: Add the probability of each class.
     """
-    classes = getattr(head, "classes", None)
-    if classes is None:
+    if not isinstance(head, ClassHead):
         return [[float(value)] for value in outputs[:, 0]]
-    if isinstance(head, MultiLabelClassification):
-        shares = 1 / (1 + np.exp(-outputs.astype(np.float64)))
-        rows: list[list[Any]] = [[[name for name, value in zip(classes, row, strict=True) if value > 0]] for row in outputs]
-    else:
-        shares = _softmax(outputs)
+    classes, shares = head.classes, head.probabilities(outputs)
+    if isinstance(head, OneClassHead):
         best = shares.argmax(axis=1).tolist()
-        rows = [[classes[index], float(share[index])] for index, share in zip(best, shares, strict=True)]
+        rows: list[list[Any]] = [[classes[index], float(share[index])] for index, share in zip(best, shares, strict=True)]
+    else:
+        rows = [[[name for name, value in zip(classes, row, strict=True) if value > 0]] for row in outputs]
     if probabilities:
         rows = [row + [float(share) for share in own] for row, own in zip(rows, shares, strict=True)]
     return rows
@@ -81,10 +79,8 @@ class Records:
         return ["".join(own) + "\n" for own in lines]
 
     def _columns(self) -> list[str]:
-        head = self.head
-        names = ["prediction", "probability"] if isinstance(head, Classification) else ["prediction"]
-        classes = getattr(head, "classes", ())
-        return names + [f"probability of {name}" for name in classes if self.probabilities]
+        names = ["prediction", "probability"] if isinstance(self.head, OneClassHead) else ["prediction"]
+        return names + [f"probability of {name}" for name in self.head.class_names if self.probabilities]
 
     def _joined(self, cells: Sequence[str]) -> str:
         """Return a line of tsv or csv."""
@@ -103,12 +99,6 @@ def records_of(head: Head, path: str, *, probabilities: bool) -> Records:
             return Records(head, kind, probabilities)
     names = " or ".join(f".{kind}" for kind in known)
     raise UserError(f"--output={path}: the name must end in {names}, which says how predictions are written")
-
-
-def _softmax(outputs: np.ndarray) -> np.ndarray:
-    exponentials = np.exp(outputs.astype(np.float64) - outputs.max(axis=1, keepdims=True))
-    shares: np.ndarray = exponentials / exponentials.sum(axis=1, keepdims=True)
-    return shares
 
 
 def _json(value: dict[str, Any]) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from bertfam.config.state import preserve_gin
 from bertfam.corruption import keys
 from bertfam.data.corpora.corpus import Corpus
 from bertfam.data.corpora.labelled.labelled_files import UNKNOWN, LabelledFiles
@@ -21,8 +20,7 @@ from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
 from bertfam.objectives.fine_tuning.objective import FineTuning
 from bertfam.plurals import plural
-from bertfam.storage.paths import to_path
-from bertfam.training.model_dir import open_model, read_run
+from bertfam.training.model_dir import TrainedModel, open_model
 
 _SHORTEST = 32  # tokens of the shortest rows; each length is compiled once, and twice the one before
 # Texts that are tokenised together and then sorted by length, so that rows of a batch have little padding.
@@ -161,15 +159,6 @@ class Predictor:
         return jax.jit(lambda params, rows: objective.outputs(params, rows, key=None, train=False))
 
 
-def find_predictor(path: str | Path, step: int | None = None) -> Predictor | None:
-    """Open the fine-tuned model of a folder as `open_predictor` does; None if the folder has another model."""
-    folder = to_path(path)
-    if not (folder / "config.gin").is_file():
-        return None
-    with preserve_gin():
-        return open_predictor(folder, step) if isinstance(read_run(folder).objective, FineTuning) else None
-
-
 def open_predictor(model_dir: str | Path, step: int | None = None, *, average: bool = False) -> Predictor:
     """Open a fine-tuned model.
 
@@ -181,13 +170,21 @@ def open_predictor(model_dir: str | Path, step: int | None = None, *, average: b
     Raises:
       UserError: If the folder has no such model, or one that predicts no labels.
     """
-    opened = open_model(model_dir, step, average=average)
-    objective = opened.run.objective
-    if not isinstance(objective, FineTuning):
+    model = open_model(model_dir, step, average=average)
+    predictor = make_predictor(model)
+    if predictor is None:
+        name = type(model.run.objective).__name__
         raise UserError(
-            f"{model_dir} was trained with {type(objective).__name__}, and predicts no labels of texts: fine-tune it by `bertfam "
-            f"finetune --init_from={model_dir} --train=FILE`"
+            f"{model_dir} was trained with {name}, and predicts no labels of texts: fine-tune it by `bertfam finetune "
+            f"--init_from={model_dir} --train=FILE`"
         )
-    data, length = opened.run.data, opened.run.stages[-1].length
+    return predictor
+
+
+def make_predictor(model: TrainedModel) -> Predictor | None:
+    """Make the predictor of a fine-tuned model; None if the model predicts no labels."""
+    objective, data, length = model.run.objective, model.run.data, model.run.stages[-1].length
+    if not isinstance(objective, FineTuning):
+        return None
     corpus = data.corpus if isinstance(data.corpus, Corpus) else None
-    return Predictor(objective, opened.params, opened.vocabulary, corpus, data.rows, length, opened.step)
+    return Predictor(objective, model.params, model.vocabulary, corpus, data.rows, length, model.step)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bertfam.errors import UserError
-from bertfam.objectives.fine_tuning.heads import Classification, Head, MultiLabelClassification
+from bertfam.objectives.fine_tuning.heads import ClassHead, Head, OneClassHead
 
 
 def score(head: Head, outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
@@ -29,7 +29,7 @@ def score(head: Head, outputs: np.ndarray, labels: np.ndarray) -> dict[str, floa
     except ImportError as error:
         raise UserError("scores need scikit-learn: pip install 'bertfam[finetune]', or leave --label out") from error
 
-    if isinstance(head, Classification):
+    if isinstance(head, OneClassHead):
         predicted, true = outputs.argmax(axis=1), labels[:, 0].astype(int)
         of_two = {"f1": metrics.f1_score(true, predicted, zero_division=0)} if head.outputs == 2 else {}
         scores = {
@@ -38,7 +38,7 @@ def score(head: Head, outputs: np.ndarray, labels: np.ndarray) -> dict[str, floa
             "macro_f1": metrics.f1_score(true, predicted, average="macro", zero_division=0),
             "mcc": metrics.matthews_corrcoef(true, predicted),
         }
-    elif isinstance(head, MultiLabelClassification):
+    elif isinstance(head, ClassHead):
         predicted, true = outputs > 0, labels > 0.5
         scores = {
             "exact_match": metrics.accuracy_score(true, predicted),
@@ -70,7 +70,7 @@ def score_tags(head: Head, outputs: Sequence[np.ndarray], tags: Sequence[Sequenc
     Raises:
       UserError: If seqeval is not installed.
     """
-    classes = getattr(head, "classes", ())
+    classes = head.class_names
     predicted = [[classes[index] for index in own.argmax(axis=1)] for own in outputs]
     pairs = [(one, true) for own, trues in zip(predicted, tags, strict=True) for one, true in zip(own, trues, strict=True)]
     scores = {"accuracy": sum(one == true for one, true in pairs) / max(len(pairs), 1)}

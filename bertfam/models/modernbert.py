@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, ClassVar, Literal, get_args
 
 import flax.linen as nn
@@ -25,7 +26,7 @@ from bertfam.layers.initializers import truncated_normal
 from bertfam.layers.norm import LayerNorm
 from bertfam.layers.stack import AXIS, FIRST, Stack, joined, shortest_period
 from bertfam.models.encoder import check_collectable
-from bertfam.models.mapping import WRITTEN_ACTIVATIONS, Entry, Family, Layout, check_types, dense, read_activation
+from bertfam.models.mapping import CLASSIFIERS, WRITTEN_ACTIVATIONS, Entry, Family, Layout, check_types, dense, read_activation
 from bertfam.models.network import Kind
 from bertfam.models.sizes import Sizes
 
@@ -407,20 +408,16 @@ def entries(config: ModernBertConfig) -> tuple[Entry, ...]:
         *_layer_entries("first_layers", 0, 1),
         *(_layer_entries("layers", 1, others) if others else ()),
         Entry("encoder/norm/scale", "model.final_norm.weight", "vector"),
-        Entry("mlm_head/dense/kernel", "head.dense.weight", "linear"),
-        Entry("mlm_head/norm/scale", "head.norm.weight", "vector"),
+        *_transform_entries("mlm_head"),
         *([Entry("mlm_head/bias", "decoder.bias", "vector", vocabulary=True)] if config.decoder_bias else []),
-        Entry("classifier/dense/kernel", "head.dense.weight", "linear"),
-        Entry("classifier/norm/scale", "head.norm.weight", "vector"),
-        *dense("classifier/output", "classifier"),
-        Entry("token_classifier/dense/kernel", "head.dense.weight", "linear"),
-        Entry("token_classifier/norm/scale", "head.norm.weight", "vector"),
-        *dense("token_classifier/output", "classifier"),
-        Entry("span_classifier/dense/kernel", "head.dense.weight", "linear"),
-        Entry("span_classifier/norm/scale", "head.norm.weight", "vector"),
-        *dense("span_classifier/output", "classifier"),
+        *chain.from_iterable((*_transform_entries(part), *dense(f"{part}/output", "classifier")) for part in sorted(CLASSIFIERS)),
         *([] if config.tie_embeddings else untied),
     )
+
+
+def _transform_entries(part: str) -> tuple[Entry, Entry]:
+    """Return the entries of the dense layer and the LayerNorm with which every head begins."""
+    return Entry(f"{part}/dense/kernel", "head.dense.weight", "linear"), Entry(f"{part}/norm/scale", "head.norm.weight", "vector")
 
 
 def _layer_entries(stack: str, first: int, count: int) -> tuple[Entry, ...]:

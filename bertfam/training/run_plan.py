@@ -32,6 +32,7 @@ def make_plan(
     counts: Mapping[str, Mapping[str, int]],
     flops_per_step: Sequence[int] | None = None,
     reasons: Mapping[str, str] | None = None,
+    classes: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
     """Return the plan of a run, a dict that can be written as JSON.
 
@@ -43,6 +44,7 @@ def make_plan(
       counts: number of documents, sentences and tokens by split.
       flops_per_step: FLOPs of an update of each stage; None: those of rows of one example.
       reasons: the reason of each value that was chosen for the devices, by its name in gin files.
+      classes: number of training texts, or words, of each class of labelled text.
     """
     device, optimizer = mesh.devices.flat[0], run.optimizer
     stages = []
@@ -74,6 +76,7 @@ def make_plan(
         "microbatches": run.microbatch_count,
         "execution": execution_settings(run),
         "reasons": dict(reasons or {}),
+        "classes": dict(classes or {}),
     }
 
 

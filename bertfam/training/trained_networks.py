@@ -15,7 +15,7 @@ from bertfam.interop.folders import check_is_model
 from bertfam.models.encoder_decoder import EncoderOnlyConfig
 from bertfam.models.network import Kind
 from bertfam.storage.paths import to_path
-from bertfam.training.model_dir import open_model
+from bertfam.training.model_dir import TrainedModel, open_model
 
 ENCODER: Kind = "encoder"
 ENCODER_DECODER: Kind = "encoder_decoder"
@@ -29,11 +29,13 @@ class Network(NamedTuple):
       config: configuration of the model.
       params: parameters of the encoder or decoder and of the heads.
       vocabulary: vocabulary of the model.
+      trained: the model of the MODEL_DIR that has the network; None for a Hugging Face folder.
     """
 
     config: Any
     params: dict[str, Any]
     vocabulary: Vocabulary
+    trained: TrainedModel | None = None
 
     def encoder_only(self) -> Self:
         """Return the encoder of an encoder-decoder."""
@@ -66,7 +68,7 @@ def read_networks(path: str | Path, *, step: int | None = None, average: bool = 
             opened = open_model(folder, step, average=average)
         configs = opened.run.objective.networks
         trees = opened.run.objective.split(opened.params)
-        return {name: Network(configs[name], tree, opened.vocabulary) for name, tree in trees.items()}
+        return {name: Network(configs[name], tree, opened.vocabulary, opened) for name, tree in trees.items()}
     check_is_model(folder)
     for given, what in ((step is not None, "checkpoints; leave the step out"), (average, "average; leave it out")):
         if given:

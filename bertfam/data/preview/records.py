@@ -30,33 +30,13 @@ def records(
       of B, "next", "random" or "previous", or null, and the `text` before the noise); `next_sentence` of the only example, or
       null; of labelled texts the `label`; and `features`, every array as lists.
     """
-    clean, kinds = originals(rows), kinds_of(rows, vocabulary.token_ids)
-    orders = orders_of(rows)
+    clean, kinds, orders = originals(rows), kinds_of(rows, vocabulary.token_ids), orders_of(rows)
     result = []
     for index, segments in enumerate(rows["encoder_segment_ids"]):
         features = {name: value[index] for name, value in rows.items()}
         used = _used(segments)
         pieces = vocabulary.pieces(features["encoder_input_tokens"][:used])
         original = vocabulary.pieces(clean[index, :used])
-        predictions = [
-            {
-                "position": int(position),
-                "segment": int(segments[position]),
-                "original": original[position],
-                "input": pieces[position],
-                "kind": KINDS[kind],
-                "weight": float(weight),
-                **({} if orders is None else {"order": int(orders[index, slot])}),
-            }
-            for slot, (position, weight, kind) in enumerate(
-                zip(
-                    *(features.get(name, kinds[index]) for name in ("masked_positions", "masked_loss_weights")),
-                    kinds[index],
-                    strict=True,
-                )
-            )
-            if kind >= 0
-        ]
         examples = [
             {
                 "segment": segment,
@@ -73,7 +53,7 @@ def records(
                 "pieces": pieces,
                 "original": original,
                 "padding": len(segments) - used,
-                "predictions": predictions,
+                "predictions": _predictions(features, kinds[index], None if orders is None else orders[index], pieces, original),
                 "examples": examples,
                 "next_sentence": examples[0]["next_sentence"] if len(examples) == 1 else None,
                 **({"label": _described(features, classes)} if "labels" in rows else {}),
@@ -126,6 +106,39 @@ def orders_of(rows: Mapping[str, np.ndarray]) -> np.ndarray | None:
     ranks = np.take_along_axis(rows["encoder_ranks"], rows["masked_positions"], axis=1)
     ranks = np.where(rows["masked_loss_weights"] > 0, ranks, ranks.max(initial=0) + 1)
     return np.argsort(np.argsort(ranks, axis=1, kind="stable"), axis=1) + 1
+
+
+def _predictions(
+    features: Mapping[str, np.ndarray],
+    kinds: np.ndarray,
+    orders: np.ndarray | None,
+    pieces: Sequence[str],
+    original: Sequence[str],
+) -> list[dict[str, Any]]:
+    """Return the predictions of a row, one JSON object each.
+
+    Args:
+      features: The features of the row.
+      kinds: int64[predictions], the kind of each, or -1 in unused slots.
+      orders: int64[predictions], the place of each in the order of a permutation; None for other rows.
+      pieces: The pieces that the model sees.
+      original: The pieces before the noise.
+    """
+    values = []
+    for slot in np.flatnonzero(kinds >= 0).tolist():
+        position = int(features["masked_positions"][slot])
+        values.append(
+            {
+                "position": position,
+                "segment": int(features["encoder_segment_ids"][position]),
+                "original": original[position],
+                "input": pieces[position],
+                "kind": KINDS[kinds[slot]],
+                "weight": float(features["masked_loss_weights"][slot]),
+                **({} if orders is None else {"order": int(orders[slot])}),
+            }
+        )
+    return values
 
 
 def _read(tokens: np.ndarray, features: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from typing_extensions import override
 
 from bertfam.errors import UserError
@@ -39,9 +40,14 @@ class Head(ABC):
         """Number of labels of a text (see `bertfam.data.rows.labelled.labelled_texts.Labels`)."""
         return 1
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes, in the order of the outputs; () if it predicts no classes."""
+        return ()
+
     def predicts_as(self, other: "Head") -> bool:
         """Return True if the outputs of another head stand for the same labels, in the same order."""
-        return type(other) is type(self) and getattr(other, "classes", None) == getattr(self, "classes", None)
+        return type(other) is type(self) and other.class_names == self.class_names
 
     def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
         """Return the features that it reads."""
@@ -72,19 +78,68 @@ class Head(ABC):
 
 
 @dataclass(frozen=True)
-class Classification(Head):
-    """One of several classes: the cross-entropy of softmax(outputs).
+class ClassHead(Head):
+    """Base class of heads that predict classes, with an output for each.
 
     Attributes:
       classes: Names of the classes, in the order of the outputs.
+      least: Least number of classes.
+    """
+
+    least: ClassVar[int] = 2
+
+    classes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        if len(self.classes) < self.least:
+            raise UserError(f"{name}.classes has {plural(len(self.classes), 'name')}: give at least {self.least}")
+        if len(set(self.classes)) < len(self.classes):
+            twice = next(one for one in self.classes if self.classes.count(one) > 1)
+            raise UserError(f"{name}.classes has {twice!r} twice")
+
+    @property
+    @override
+    def outputs(self) -> int:
+        return len(self.classes)
+
+    @property
+    @override
+    def class_names(self) -> tuple[str, ...]:
+        return self.classes
+
+    @abstractmethod
+    def probabilities(self, outputs: np.ndarray) -> np.ndarray:
+        """Compute the probability of each class: float64[n, classes], given float32[n, classes]."""
+
+    @override
+    def huggingface(self) -> Mapping[str, Any]:
+        return _named_outputs(self.classes)
+
+
+class OneClassHead(ClassHead):
+    """Base class of heads that predict one of several classes, the one with the greatest output."""
+
+    @override
+    def probabilities(self, outputs: np.ndarray) -> np.ndarray:
+        exponentials = np.exp(outputs.astype(np.float64) - outputs.max(axis=1, keepdims=True))
+        shares: np.ndarray = exponentials / exponentials.sum(axis=1, keepdims=True)
+        return shares
+
+
+@dataclass(frozen=True)
+class Classification(OneClassHead):
+    """One of several classes: the cross-entropy of softmax(outputs).
+
+    Attributes:
       class_weights: Weight of each class in the loss, whose mean is weighted by them; None: all are 1.
     """
 
-    classes: tuple[str, ...]
     class_weights: tuple[float, ...] | None = None
 
+    @override
     def __post_init__(self) -> None:
-        _check_classes("Classification", self.classes, least=2)
+        super().__post_init__()
         if self.class_weights is not None:
             if len(self.class_weights) != len(self.classes):
                 raise UserError(
@@ -95,11 +150,6 @@ class Classification(Head):
                 raise UserError(
                     f"Classification.class_weights is {self.class_weights}: weights must be above 0 and below 1,000,000"
                 )
-
-    @property
-    @override
-    def outputs(self) -> int:
-        return len(self.classes)
 
     @override
     def weights(self, labels: jax.Array, weights: jax.Array) -> jax.Array:
@@ -116,26 +166,14 @@ class Classification(Head):
 
     @override
     def huggingface(self) -> Mapping[str, Any]:
-        return {**_named_outputs(self.classes), "problem_type": "single_label_classification"}
+        return {**super().huggingface(), "problem_type": "single_label_classification"}
 
 
 @dataclass(frozen=True)
-class MultiLabelClassification(Head):
-    """Any number of several classes: the mean binary cross-entropy of sigmoid(outputs).
+class MultiLabelClassification(ClassHead):
+    """Any number of several classes: the mean binary cross-entropy of sigmoid(outputs)."""
 
-    Attributes:
-      classes: Names of the classes, in the order of the outputs.
-    """
-
-    classes: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        _check_classes("MultiLabelClassification", self.classes, least=1)
-
-    @property
-    @override
-    def outputs(self) -> int:
-        return len(self.classes)
+    least: ClassVar[int] = 1
 
     @property
     @override
@@ -151,39 +189,26 @@ class MultiLabelClassification(Head):
         return loss, {"exact_match": Sum(jnp.sum(correct * known), jnp.sum(known))}
 
     @override
+    def probabilities(self, outputs: np.ndarray) -> np.ndarray:
+        shares: np.ndarray = 1 / (1 + np.exp(-outputs.astype(np.float64)))
+        return shares
+
+    @override
     def huggingface(self) -> Mapping[str, Any]:
-        return {**_named_outputs(self.classes), "problem_type": "multi_label_classification"}
+        return {**super().huggingface(), "problem_type": "multi_label_classification"}
 
 
 @dataclass(frozen=True)
-class Tagging(Head):
-    """One of several tags for each word: the cross-entropy of softmax(outputs) at the first token of each word.
-
-    Attributes:
-      classes: Names of the tags, in the order of the outputs.
-    """
+class Tagging(OneClassHead):
+    """One of several tags for each word: the cross-entropy of softmax(outputs) at the first token of each word."""
 
     part: ClassVar[str] = TOKEN_CLASSIFIER
     labels_words: ClassVar[bool] = True
-
-    classes: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        _check_classes("Tagging", self.classes, least=2)
-
-    @property
-    @override
-    def outputs(self) -> int:
-        return len(self.classes)
 
     @override
     def loss(self, outputs: jax.Array, labels: jax.Array, weights: jax.Array) -> tuple[jax.Array, dict[str, Sum]]:
         loss, accuracy = masked_cross_entropy(outputs, labels.astype(jnp.int32), weights)
         return loss, {"accuracy": accuracy}
-
-    @override
-    def huggingface(self) -> Mapping[str, Any]:
-        return _named_outputs(self.classes)
 
 
 @dataclass(frozen=True)
@@ -248,15 +273,6 @@ class Regression(Head):
     @override
     def huggingface(self) -> Mapping[str, Any]:
         return {**_named_outputs(("LABEL_0",)), "problem_type": "regression"}
-
-
-def _check_classes(name: str, classes: tuple[str, ...], least: int) -> None:
-    """Raise UserError if there are too few classes, or two have one name."""
-    if len(classes) < least:
-        raise UserError(f"{name}.classes has {plural(len(classes), 'name')}: give at least {least}")
-    if len(set(classes)) < len(classes):
-        twice = next(one for one in classes if classes.count(one) > 1)
-        raise UserError(f"{name}.classes has {twice!r} twice")
 
 
 def _named_outputs(classes: tuple[str, ...]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from flax import traverse_util
 
-from bertfam.config.state import preserve_gin
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.data.vocabularies.matching import Origins, match, same
 from bertfam.errors import UserError
@@ -15,11 +14,9 @@ from bertfam.models.conversion import Conversion
 from bertfam.objectives.fine_tuning.heads import Head
 from bertfam.objectives.fine_tuning.objective import FineTuning
 from bertfam.plurals import plural
-from bertfam.storage.paths import to_path
-from bertfam.training.model_dir import read_run
 from bertfam.training.run import Run, check_same_network
 from bertfam.training.state import TrainState
-from bertfam.training.trained_networks import read_networks
+from bertfam.training.trained_networks import Network, read_networks
 from bertfam.training.trainer import Trainer
 from bertfam.training.warm_start import optimizer_state, rows
 
@@ -95,7 +92,7 @@ def read_warm_start(
     matched = {name: models[name] for name in networks if name in models} or {first: model}
     theirs = run.objective.joined({name: model.params for name, model in matched.items()})
     ours = run.boxed_params
-    head = _other_head(run, folder)
+    head = _other_head(run, model)
     names = parts.split(",") if parts else sorted((theirs.keys() & ours.keys()) - ({head.part} if head else set()))
     for name in names:
         for params, owner in ((theirs, folder), (ours, "this run")):
@@ -119,14 +116,12 @@ def read_warm_start(
     return WarmStart(folder, copies, rows_of, state, conversion.describe(boxed), new)
 
 
-def _other_head(run: Run, folder: str) -> Head | None:
-    """Return the head of a fine-tuned model in `folder` if it predicts other labels than the run's; None if there is none."""
-    path = to_path(folder)
-    if not isinstance(run.objective, FineTuning) or not (path / "config.gin").is_file():
+def _other_head(run: Run, model: Network) -> Head | None:
+    """Return the head of a fine-tuned model if it predicts other labels than the run's; None if there is none."""
+    objective = model.trained and model.trained.run.objective
+    if not isinstance(objective, FineTuning) or not isinstance(run.objective, FineTuning):
         return None
-    with preserve_gin():
-        objective = read_run(path).objective
-    return objective.head if isinstance(objective, FineTuning) and not objective.head.predicts_as(run.objective.head) else None
+    return None if objective.head.predicts_as(run.objective.head) else objective.head
 
 
 def _check_outputs(head: Head, run: Run, subject: str) -> None:
