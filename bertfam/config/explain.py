@@ -11,6 +11,7 @@ from bertfam.config.build import Config
 from bertfam.config.parse import render
 from bertfam.config.shipped import shipped_bindings
 from bertfam.errors import UserError
+from bertfam.plurals import listed
 from bertfam.suggest import did_you_mean
 
 
@@ -109,7 +110,7 @@ def _other_name(name: str) -> str:
     if name.isupper():
         return "; this is the name of a macro, whose value bertfam check --show shows"
     if owners := [one for one in registry.names() if name in (registry.parameters(registry.find(one)[0].selector) or ())]:
-        return f"; it is a field of {', '.join(owners[:5])}{', ...' if owners[5:] else ''}"
+        return f"; it is a field of {listed(owners, 5)}"
     return ""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import os
 import re
@@ -16,7 +15,7 @@ from gin import config_parser
 from typing_extensions import override
 
 from bertfam.config import paths, registry
-from bertfam.errors import UserError, warn
+from bertfam.errors import UserError, warn_once
 from bertfam.suggest import nearest, without_commas
 
 LINE_LENGTH = 100
@@ -145,16 +144,10 @@ def _report_overridden(own: Sequence[Binding], included: Sequence[Binding | Impo
     for binding in own:
         if (other := last.get(binding.key)) and other.value != binding.value:
             name = binding.parameter if binding.is_macro else f"{binding.selector}.{binding.parameter}"
-            _warn_once(
+            warn_once(
                 f"{binding.origin}: {name} = {render(binding.value)} has no effect: {other.origin}, which line {line} includes "
                 f"after it, binds {render(other.value)}; move the include above it"
             )
-
-
-@functools.cache
-def _warn_once(line: str) -> None:
-    """Print a warning, once where a command reads a file several times."""
-    warn([line])
 
 
 def parse_text(text: str, path: str) -> Iterator[Binding | Import]:

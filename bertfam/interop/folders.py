@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from bertfam.data import vocabularies
 from bertfam.errors import UserError
 from bertfam.storage.buckets import is_remote
 from bertfam.storage.paths import missing_folder, to_path
@@ -73,7 +74,7 @@ def other_kind(folder: str | Path) -> str | None:
     path = to_path(folder)
     if (path / "cache.json").is_file():
         return "it is a token cache, for --cache_dir"
-    if any((path / name).is_file() for name in ("tokenizer.json", "vocab.txt", "spiece.model", "vocab.json")):
+    if vocabularies.is_vocabulary(path):
         return "it is a vocabulary, for --vocab"
     return "it is a file, and a model is a folder" if path.is_file() else None
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import bertfam
 from bertfam.config.paths import packaged_folder
 from bertfam.errors import UserError
+from bertfam.plurals import listed
 
 if TYPE_CHECKING:
     from bertfam.multihost.processes import Processes
@@ -65,5 +66,4 @@ def _describe(different: list[str], theirs: dict[str, str], mine: dict[str, str]
     """Describe the difference: a library with both versions, or at most three of the files that differ."""
     if library := next((name for name in different if name in _LIBRARIES), None):
         return f"{library} {theirs[library]}, {mine[library]} on process 0"
-    more = f" and {len(different) - 3} more" if len(different) > 3 else ""
-    return f"{', '.join(different[:3])}{more} {'differs' if len(different) == 1 else 'differ'}"
+    return f"{listed(different, 3)} {'differs' if len(different) == 1 else 'differ'}"

@@ -78,7 +78,7 @@ def _fix_of_other(folder: Path) -> str:
         return f"it is a Hugging Face folder, so start a new run from it by --init_from={folder} and another --model_dir"
     if (folder / "cache.json").is_file():
         return f"it is a token cache, so give it as --cache_dir={folder}, and another --model_dir"
-    if any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt", "spiece.model")):
+    if vocabularies.is_vocabulary(folder):
         return f"it is a vocabulary, so give it as --vocab={folder}, and another --model_dir"
     return model_folder_around(folder) or model_folders_in(folder) or "name a new folder"
 

@@ -15,7 +15,7 @@ from bertfam.kernels.attention.interface import Request
 from bertfam.layers.execution import Execution
 from bertfam.models.encoder import MaskedLmConfig
 from bertfam.objectives.objective import Objective
-from bertfam.plurals import plural
+from bertfam.plurals import listed, plural
 from bertfam.sharding.chips import peak_flops
 from bertfam.training.optimizers.layer_rates import layer_rates
 from bertfam.training.run import Run
@@ -92,8 +92,7 @@ def _units(run: Run) -> dict[str, str]:
 
 def _class_text(classes: Mapping[str, int]) -> str:
     """Format the number of texts of each class: 3: bad (12), fair (7), good (9)."""
-    shown = [f"{name} ({count:,})" for name, count in itertools.islice(classes.items(), _SHOWN_CLASSES)]
-    return f"{len(classes):,}: {', '.join(shown)}{', ...' if len(classes) > _SHOWN_CLASSES else ''}"
+    return f"{len(classes):,}: {listed((f'{name} ({count:,})' for name, count in classes.items()), _SHOWN_CLASSES)}"
 
 
 def execution_settings(run: Run) -> dict[str, Any]:

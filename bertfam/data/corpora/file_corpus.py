@@ -15,6 +15,7 @@ from bertfam.data.corpora.corpus import SPLITS, Corpus, Part
 from bertfam.data.corpora.input_files import InputFile, file_fingerprints, find_files, identity, size_of
 from bertfam.data.corpora.read_ahead import read_in_order
 from bertfam.errors import UserError
+from bertfam.plurals import listed
 from bertfam.storage.streams import is_address
 
 
@@ -82,8 +83,7 @@ class FileCorpus(Corpus):
             if self._belongs(lines, split):
                 yield lines
         if is_empty:
-            names = ", ".join(map(str, files[:3])) + (", ..." if len(files) > 3 else "")
-            raise UserError(f"{names}: no documents, only blank lines or nothing")
+            raise UserError(f"{listed(files, 3)}: no documents, only blank lines or nothing")
 
     @override
     def parts(self, split: str) -> list[Part]:

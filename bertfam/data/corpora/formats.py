@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from bertfam.data.corpora.text_lines import LONGEST_LINE, other_file, read_lines
 from bertfam.errors import UserError
-from bertfam.plurals import plural
+from bertfam.plurals import listed, plural
 from bertfam.storage.streams import open_binary
 
 InputFormat = Literal["sentences", "paragraphs", "lines", "jsonl", "parquet"]
@@ -21,6 +21,7 @@ InputFormat = Literal["sentences", "paragraphs", "lines", "jsonl", "parquet"]
 _UNPACKED, _RATIO = 64 << 20, 100
 # Rows that are read at once: all may be the same long entry of a dictionary. More are hardly faster.
 _BATCH = 8
+_SHOWN = 5  # names of fields in a message
 _Path = str | os.PathLike[str]
 _TABLE = (
     "{} are text too; write its column of text as JSON lines (pandas.read_csv(FILE{}).to_json(NEW, orient='records', "
@@ -57,8 +58,12 @@ class Format(NamedTuple):
 
 def fix_by_name(path: _Path) -> str:
     """Return what to do about a file whose name says that it is no plain text, before .gz or .zst; "" for any other."""
-    name = os.fspath(path).lower().removesuffix(".gz").removesuffix(".zst")
-    return next((fix for endings, fix in _FIXES.items() if name.endswith(endings)), "")
+    return next((fix for endings, fix in _FIXES.items() if ends_in(path, endings)), "")
+
+
+def ends_in(path: _Path, endings: str | tuple[str, ...]) -> bool:
+    """Return True if a file's name has one of these endings, in any case, before .gz or .zst."""
+    return os.fspath(path).lower().removesuffix(".gz").removesuffix(".zst").endswith(endings)
 
 
 def read_documents(path: _Path, encoding: str = "utf-8", field: str = "") -> Iterator[list[str]]:
@@ -137,7 +142,7 @@ def string_field(value: dict[str, Any], field: str, where: str, fix: str) -> str
     text = value[field] if field in value else _nested_field(value, field, where, fix)
     if not isinstance(text, str):
         inside = [f"{field}.{name}" for name, part in text.items() if isinstance(part, str)] if isinstance(text, dict) else []
-        example = f", such as {_listed(inside)}" if inside else ""
+        example = f", such as {listed(inside, _SHOWN)}" if inside else ""
         raise UserError(f"{where}: the field {field!r} is {_json_kind(text)}, not a string; {fix}{example}")
     return text
 
@@ -152,7 +157,7 @@ def _nested_field(value: dict[str, Any], path: str, where: str, fix: str) -> Any
             raise UserError(f"{where}: no field {path!r}: {outer!r} is {_json_kind(inner)}, not an object; {fix}")
         if name not in inner:
             missing = f"{name!r} in {outer!r}" if number else repr(path)
-            raise UserError(f"{where}: no field {missing} but {_listed(inner)}; {fix}")
+            raise UserError(f"{where}: no field {missing} but {listed(inner, _SHOWN)}; {fix}")
         inner = inner[name]
     return inner
 
@@ -225,11 +230,11 @@ def _column(path: _Path, schema: Any, field: str) -> tuple[str, ...]:
     elif field in leaves:
         names, kind = leaves[field]
     else:
-        raise UserError(f"{path}: no column {field!r} but {_listed(leaves)}; name the text's with --text_field")
+        raise UserError(f"{path}: no column {field!r} but {listed(leaves, _SHOWN)}; name the text's with --text_field")
     if not _is_text(kind):
         texts = [name for name, (_, other) in leaves.items() if name != field and _is_text(other)]
         fix = (
-            f"name the text's with --text_field, such as {_listed(texts)}"
+            f"name the text's with --text_field, such as {listed(texts, _SHOWN)}"
             if texts
             else f"no other column has strings: {_as_text(kind)}"
         )
@@ -304,12 +309,6 @@ def replace_invalid(text: str) -> str:
 def _json_kind(value: Any) -> str:
     kinds = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
     return kinds.get(type(value), "a number")
-
-
-def _listed(names: Any) -> str:
-    """Join at most five names for a message."""
-    names = list(names)
-    return (", ".join(names[:5]) + (", ..." if len(names) > 5 else "")) or "none"
 
 
 INPUT_FORMATS: dict[InputFormat, Format] = {

@@ -11,6 +11,7 @@ from bertfam.data.corpora.file_corpus import FileCorpus
 from bertfam.data.corpora.formats import read_objects, replace_invalid, string_field
 from bertfam.data.corpora.text_lines import check_encoding, read_lines
 from bertfam.errors import UserError
+from bertfam.plurals import listed
 
 PairFormat = Literal["jsonl", "tsv"]
 
@@ -108,7 +109,7 @@ class PairFiles(FileCorpus):
         for name in (self.inputs, self.targets):
             if names.count(str(name)) != 1:
                 raise UserError(
-                    f"{where}: no column {name!r} but {', '.join(names[:5])}; name two columns of the first line with "
+                    f"{where}: no column {name!r} but {listed(names, 5)}; name two columns of the first line with "
                     "PairFiles.inputs and PairFiles.targets; if that line is a pair too, use column numbers "
                     "(PairFiles.inputs = 1, PairFiles.targets = 2)"
                 )

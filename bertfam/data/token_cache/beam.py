@@ -78,9 +78,7 @@ def _write_part(tokeniser: Tokeniser, folder: Path, job: tuple[str, Part]) -> di
     """Tokenise a part of a split into a folder; return the counts."""
     split, part = job
     corpus = tokeniser.corpus
-    writer = SplitWriter(
-        folder, token_dtype(tokeniser.vocabulary), units=corpus.units, labels=corpus.labels, labels_words=corpus.labels_words
-    )
+    writer = SplitWriter(folder, token_dtype(tokeniser.vocabulary), Counts(), corpus)
     try:
         for batch in batches(corpus, split, [part]):
             writer.append(tokeniser(batch.texts))
@@ -95,9 +93,7 @@ def _merge(work: BuildFolder, name: str, corpus: Corpus, split: str, parts: Sequ
     done = _merged(work, name, split)
     counts = Counts.from_json(done["counts"])
     progress = Progress(title, [part.size for part in parts], counts, 0)
-    writer = SplitWriter(
-        work.cache / name / split, dtype, counts, units=corpus.units, labels=corpus.labels, labels_words=corpus.labels_words
-    )
+    writer = SplitWriter(work.cache / name / split, dtype, counts, corpus)
     try:
         for number in range(done["part"], len(parts)):
             folder = work.parts / name / _part_name(split, number)

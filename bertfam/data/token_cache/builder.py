@@ -177,9 +177,7 @@ def _write_split(work: BuildFolder, name: str, tokeniser: Tokeniser, split: str,
     done = work.done(name, split) or {"part": 0, "read": 0, "characters": 0, "counts": {}}
     counts = Counts.from_json(done["counts"])
     progress = Progress(f"tokenising{label} {split}", [part.size for part in parts], counts, done["characters"])
-    writer = SplitWriter(
-        work.cache / name / split, dtype, counts, units=corpus.units, labels=corpus.labels, labels_words=corpus.labels_words
-    )
+    writer = SplitWriter(work.cache / name / split, dtype, counts, corpus)
     due = 0.0
 
     def record(part: int, read: int, characters: int) -> None:

@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 
+from bertfam.data import vocabularies
 from bertfam.data.token_cache import digests, ranged
 from bertfam.data.token_cache.documents import Documents, StoredDocuments, Values
 from bertfam.errors import UserError, warn
@@ -272,7 +273,7 @@ def _advice(directory: Path) -> str:
         return f"it is a model folder, whose run read the cache {match[2].decode(errors='replace')!r}: name that"
     if around := next((parent for parent in directory.parents[:2] if (parent / "cache.json").is_file()), None):
         return f"it is in the token cache {around}: name that"
-    if any((directory / name).is_file() for name in ("tokenizer.json", "vocab.txt", "spiece.model", "vocab.json")):
+    if vocabularies.is_vocabulary(directory):
         return "it is a vocabulary, for --vocab; build a cache with `bertfam cache`"
     similar = None if is_remote(directory) or directory.exists() else similar_path(directory, is_folder=True)
     return f"did you mean {similar}?" if similar else "build one with `bertfam cache`"

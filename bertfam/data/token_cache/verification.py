@@ -10,7 +10,7 @@ from bertfam.data.corpora.corpus import SPLITS
 from bertfam.data.token_cache import digests
 from bertfam.data.token_cache.cache import TokenCache
 from bertfam.errors import UserError, is_terminal, warn
-from bertfam.plurals import plural
+from bertfam.plurals import listed, plural
 from bertfam.storage.buckets import is_remote
 from bertfam.storage.files import write_text
 from bertfam.storage.paths import local
@@ -69,8 +69,7 @@ def _leave_out_others(directory: str | Path, sizes: dict[str, int], recorded: Ma
     for name in sorted(others):
         del sizes[name]
     if others:
-        names = f"{', '.join(sorted(others)[:5])}{', ...' if others[5:] else ''}"
-        warn([f"{directory} has files of no token cache, which are not verified: {names}"])
+        warn([f"{directory} has files of no token cache, which are not verified: {listed(sorted(others), 5)}"])
 
 
 def _inspect(cache: TokenCache, split: str, corpus: str, size: int, progress: Callable[[int], None]) -> None:

@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from bertfam.data.corpora.corpus import Corpus
 from bertfam.data.token_cache.cache import feature_path
 from bertfam.data.token_cache.tokenize import Block
 from bertfam.errors import UserError
@@ -56,11 +57,8 @@ class SplitWriter:
         self,
         folder: Path,
         dtype: str,
-        counts: Counts = Counts(),
-        *,
-        units: bool = False,
-        labels: int = 0,
-        labels_words: bool = False,
+        counts: Counts,
+        corpus: Corpus,
     ) -> None:
         """Open the files.
 
@@ -68,9 +66,7 @@ class SplitWriter:
           folder: the folder of the split.
           dtype: the dtype of the tokens.
           counts: the number of items to keep; the files are truncated after them.
-          units: True if the blocks have marks.
-          labels: the number of labels of a document, or of each of its words.
-          labels_words: True if words have labels, and not documents.
+          corpus: says if the blocks have marks or labels.
 
         Raises:
           UserError: if the files hold fewer items.
@@ -83,8 +79,10 @@ class SplitWriter:
             ("sentence_starts", "offsets"): 8 * (counts.documents + 1),
             ("tokens", "offsets"): 8 * (counts.documents + 1),
         }
-        sizes |= {("units", "values"): counts.tokens} if units else {}
-        sizes |= {("labels", "values"): 4 * labels * (counts.sentences if labels_words else counts.documents)} if labels else {}
+        if corpus.units:
+            sizes["units", "values"] = counts.tokens
+        if corpus.labels:
+            sizes["labels", "values"] = 4 * corpus.labels * (counts.sentences if corpus.labels_words else counts.documents)
         folder.mkdir(parents=True, exist_ok=True)
         new = counts == Counts()
         with ExitStack() as opened:

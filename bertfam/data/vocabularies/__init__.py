@@ -9,7 +9,7 @@ from bertfam.errors import UserError
 from bertfam.storage.paths import check_whole, missing_folder, to_path
 from bertfam.storage.untrusted import read_json
 
-__all__ = ["Encoding", "Vocabulary", "load"]
+__all__ = ["Encoding", "Vocabulary", "is_vocabulary", "load"]
 
 _FILES = "tokenizer.json, vocab.txt, spiece.model, or vocab.json and merges.txt"
 
@@ -35,14 +35,15 @@ def load(folder: str | os.PathLike[str]) -> Vocabulary:
         raise UserError(f"{path}, the vocabulary of the model in {model_dir}, {why}; {fix}") from error
 
 
-def _has_files(folder: Path) -> bool:
+def is_vocabulary(folder: Path) -> bool:
+    """Return True if a folder has the files of a vocabulary, or of a model with one."""
     return any(folder.glob("*.model")) or any((folder / name).exists() for name in ("tokenizer.json", "vocab.txt", "vocab.json"))
 
 
 def _load(path: Path) -> Vocabulary:
     if not path.is_dir():
         # A model folder may have a file `vocab` in place of its vocabulary.
-        is_part = path.is_file() and path.name != "vocab" and _has_files(path.parent)
+        is_part = path.is_file() and path.name != "vocab" and is_vocabulary(path.parent)
         fix = f"; name {path.parent}" if is_part else f"; {missing_folder(path) or 'name another'}"
         raise UserError(f"{path} is not a folder: a vocabulary is a folder with {_FILES} in it{fix}")
     if any(path.glob("*.model")):

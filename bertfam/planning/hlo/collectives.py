@@ -1,7 +1,7 @@
 """Communication of a compiled program: its collectives, by kind and mesh axis, and what is scheduled beside them."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import jax
@@ -78,6 +78,7 @@ def by_axes(collectives: Iterable[Collective]) -> dict[str, dict[tuple[str, ...]
 
 def _run(program: Program, computation: Computation, times: int | None, mesh: jax.sharding.Mesh) -> Iterator[Collective]:
     """Yield the collectives of a computation that runs the given number of times, and of the computations that it calls."""
+    channels = [_asynchronous_channels(program, instruction) for instruction in computation]
     for place, instruction in enumerate(computation):
         if instruction.opcode == "while":
             trips = trip_count(program, computation, instruction)
@@ -92,16 +93,18 @@ def _run(program: Program, computation: Computation, times: int | None, mesh: ja
         else:
             found = _collective(instruction, times, mesh)
         for one in found:
-            yield one if one.beside is not None else replace(one, beside=_beside(program, computation, place))
+            yield one if one.beside is not None else replace(one, beside=_beside(program, computation, channels, place))
 
 
-def _beside(program: Program, computation: Computation, place: int) -> int | None:
-    """Return the FLOPs scheduled from the start of a collective, at a place, to its end; None if it is one instruction."""
+def _beside(program: Program, computation: Computation, channels: Sequence[set[str]], place: int) -> int | None:
+    """Return the FLOPs scheduled from the start of a collective, at a place, to its end; None if it is one instruction.
+
+    `channels` holds the `_asynchronous_channels` of each instruction.
+    """
     order = [*computation]
     instruction = order[place]
     if instruction.opcode == "fusion":
-        channels = _asynchronous_channels(program, instruction)
-        ends = [end for end in range(place + 1, len(order)) if channels & _asynchronous_channels(program, order[end])]
+        ends = [end for end in range(place + 1, len(order)) if channels[place] & channels[end]]
         if not ends:
             return None
         between = order[place : ends[-1] + 1]  # the fusions have products of their own

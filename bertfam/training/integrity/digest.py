@@ -18,6 +18,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bertfam.objectives.objective import Batch, Objective
+from bertfam.plurals import listed
 from bertfam.training.state import TrainState
 from bertfam.training.step import make_gradient
 
@@ -98,8 +99,7 @@ def mismatches(copies: Iterable[Copies]) -> dict[str, list[str]]:
 def disagreement(devices: Mapping[str, list[str]]) -> str:
     """Describe the result of `mismatches`."""
     leaves = sorted({leaf for wrong in devices.values() for leaf in wrong})
-    more = f" and {len(leaves) - 1} more" if leaves[1:] else ""
-    return f"silent data corruption: {leaves[0]}{more} on {' or '.join(devices)} differs from other devices"
+    return f"silent data corruption: {listed(leaves, 1)} on {' or '.join(devices)} differs from other devices"
 
 
 class Digester:

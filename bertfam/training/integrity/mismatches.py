@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bertfam.plurals import plural
+from bertfam.plurals import listed, plural
 from bertfam.training.integrity.digest import disagreement, mismatches
 from bertfam.training.integrity.replay import Replayed
 from bertfam.training.logs.metrics import means
@@ -57,13 +57,13 @@ def compare(replayed: Sequence[Replayed], recorded: Lines, logged: Lines) -> Mis
     elif replayed[0].platform == "gpu":
         result.notes.append(
             "results are not bitwise reproducible on this platform: the same program on the same devices gave two results "
-            f"({_abbreviated(irreproducible)}), so only losses are compared; XLA_FLAGS=--xla_gpu_deterministic_ops=true makes "
-            "them reproducible"
+            f"({listed(sorted(irreproducible), 1)}), so only losses are compared; XLA_FLAGS=--xla_gpu_deterministic_ops=true "
+            "makes them reproducible"
         )
     else:
         result.faults.append(
             "silent data corruption: the same program on the same devices gave two results for update "
-            f"{max(replayed[0].digests):,} ({_abbreviated(irreproducible)})"
+            f"{max(replayed[0].digests):,} ({listed(sorted(irreproducible), 1)})"
         )
     for step in sorted(recorded):
         if step in same and is_reproducible:
@@ -113,7 +113,7 @@ def _compare_arrangements(result: Mismatches, replayed: Sequence[Replayed]) -> N
             if not (names := _differing(one.leaves() | {"loss": one.loss}, two.leaves() | {"loss": two.loss})):
                 continue
             difference = (
-                f"update {step:,} of arrangement {number} of the devices differs from that of the first ({_abbreviated(names)})"
+                f"update {step:,} of arrangement {number} of the devices differs from that of the first ({listed(names, 1)})"
             )
             if exact:
                 result.faults.append(f"silent data corruption: {difference}")
@@ -127,7 +127,7 @@ def _compare_recorded(result: Mismatches, replayed: Replayed, same: Lines) -> No
     for step in sorted(same):
         if names := _differing(same[step], replayed.digests[step].line()):
             result.faults.append(
-                f"update {step:,} differs from the record of the run ({_abbreviated(names)}): a device computed or held a wrong "
+                f"update {step:,} differs from the record of the run ({listed(names, 1)}): a device computed or held a wrong "
                 "value then, or this machine rounds differently"
             )
             return
@@ -163,13 +163,8 @@ def _compare_loss(result: Mismatches, what: str, ours: float | None, theirs: flo
 
 def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     # Lines hold None for NaN, which counts as equal to NaN here.
-    return [name for name in one.keys() | other.keys() if _bits(one.get(name)) != _bits(other.get(name))]
+    return sorted(name for name in one.keys() | other.keys() if _bits(one.get(name)) != _bits(other.get(name)))
 
 
 def _bits(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _abbreviated(names: Sequence[str]) -> str:
-    first, *others = sorted(names)
-    return first + (f" and {len(others)} more" if others else "")

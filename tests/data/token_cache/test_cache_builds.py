@@ -455,15 +455,16 @@ def test_concurrent_builds_make_one_cache(tmp_path, vocabulary, small_batches, m
 
 def test_writer_resumes_after_its_counts(tmp_path):
     """Cut off the data after the counts; files of another writer can be appended."""
+    corpus = TextFiles("a.txt")
     first = Block(np.arange(5, dtype=np.uint16), np.array([2, 3]), np.array([1, 1]), 1, words=4, bytes=30)
     second = Block(np.arange(7, dtype=np.uint16), np.array([1, 4, 2]), np.array([3]), 0, words=6, bytes=40)
-    whole = SplitWriter(tmp_path / "whole", "uint16")
+    whole = SplitWriter(tmp_path / "whole", "uint16", Counts(), corpus)
     whole.append(first)
     after_first = whole.counts
     whole.append(second)
     whole.close()
     assert whole.counts == Counts(documents=3, sentences=5, tokens=12, skipped_documents=1, words=10, bytes=70)
-    resumed = SplitWriter(tmp_path / "whole", "uint16", after_first)
+    resumed = SplitWriter(tmp_path / "whole", "uint16", after_first, corpus)
     resumed.append(second)
     resumed.close()
     starts = np.fromfile(tmp_path / "whole/sentence_starts.bin", np.int64)
@@ -471,9 +472,9 @@ def test_writer_resumes_after_its_counts(tmp_path):
     assert np.fromfile(tmp_path / "whole/sentence_starts.offsets.bin", np.int64).tolist() == [0, 1, 2, 5]
     assert np.fromfile(tmp_path / "whole/tokens.offsets.bin", np.int64).tolist() == [0, 2, 5, 12]
     assert np.fromfile(tmp_path / "whole/tokens.bin", np.uint16).tolist() == [*range(5), *range(7)]
-    joined = SplitWriter(tmp_path / "joined", "uint16")
+    joined = SplitWriter(tmp_path / "joined", "uint16", Counts(), corpus)
     for name, block in (("a", first), ("b", second)):
-        part = SplitWriter(tmp_path / name, "uint16")
+        part = SplitWriter(tmp_path / name, "uint16", Counts(), corpus)
         part.append(block)
         part.close()
         joined.append_files(tmp_path / name, part.counts)

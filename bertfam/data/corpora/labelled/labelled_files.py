@@ -13,6 +13,7 @@ from bertfam.data.corpora.formats import replace_invalid
 from bertfam.data.corpora.labelled.records import RecordFormat, field_of, read_records, record_format
 from bertfam.data.corpora.text_lines import check_encoding
 from bertfam.errors import UserError
+from bertfam.plurals import listed
 
 LabelKind = Literal["class", "classes", "number"]
 UNKNOWN = "nan"  # the label of a text that has none
@@ -102,7 +103,7 @@ class LabelledFiles(FileCorpus):
         indices = {name: index for index, name in enumerate(self.classes)}
         names = names_of(label, where) if self.kind == "classes" else [name_of(label, where)]
         if unknown := next((name for name in names if name not in indices), None):
-            known = ", ".join(self.classes[:10]) + (", ..." if len(self.classes) > 10 else "")
+            known = listed(self.classes, 10)
             raise UserError(
                 f"{where}: the label {unknown!r} is not among the training labels {known}; fix the line, or train on it"
             )

@@ -5,10 +5,10 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, get_args
 
-from bertfam.data.corpora.formats import read_objects
+from bertfam.data.corpora.formats import ends_in, read_objects
 from bertfam.data.corpora.text_lines import LONGEST_LINE, read_lines
 from bertfam.errors import UserError
-from bertfam.plurals import plural
+from bertfam.plurals import listed, plural
 
 RecordFormat = Literal["tsv", "csv", "jsonl"]
 _SHOWN = 8
@@ -22,8 +22,7 @@ _SEPARATORS = {
 
 def record_format(path: str | os.PathLike[str]) -> RecordFormat | None:
     """Return the format that a file name's extension (before .gz or .zst) denotes, or None."""
-    name = os.fspath(path).lower().removesuffix(".gz").removesuffix(".zst")
-    return next((kind for kind in get_args(RecordFormat) if name.endswith(f".{kind}")), None)
+    return next((kind for kind in get_args(RecordFormat) if ends_in(path, f".{kind}")), None)
 
 
 def read_records(
@@ -60,7 +59,7 @@ def read_records(
 def field_of(record: Mapping[str, Any], name: str, where: str, flag: str) -> Any:
     """Return a field of a record; raise UserError, which names the flag, if the record has no such field."""
     if name not in record:
-        known = ", ".join(list(record)[:_SHOWN]) + (", ..." if len(record) > _SHOWN else "")
+        known = listed(record, _SHOWN)
         header = next(iter(record), "")
         if len(record) == 1 and (separator := next((one for one in _SEPARATORS if one in header), None)):
             raise UserError(f"{where}: no column {name!r}, and the header is one cell, {header!r}; {_SEPARATORS[separator]}")

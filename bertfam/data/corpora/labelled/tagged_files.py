@@ -8,12 +8,12 @@ from typing import Any, Literal, get_args
 from typing_extensions import override
 
 from bertfam.data.corpora.file_corpus import FileCorpus
-from bertfam.data.corpora.formats import read_objects, replace_invalid
+from bertfam.data.corpora.formats import ends_in, read_objects, replace_invalid
 from bertfam.data.corpora.labelled.labelled_files import UNKNOWN, name_of
 from bertfam.data.corpora.labelled.records import field_of
 from bertfam.data.corpora.text_lines import check_encoding, read_lines
 from bertfam.errors import UserError
-from bertfam.plurals import plural
+from bertfam.plurals import listed, plural
 
 TagFormat = Literal["conll", "conllu", "jsonl"]
 _COLUMNS: dict[TagFormat, tuple[str, str]] = {"conll": ("1", "2"), "conllu": ("2", "4"), "jsonl": ("tokens", "tags")}
@@ -91,7 +91,7 @@ class TaggedFiles(FileCorpus):
     def check_tags(self, tags: Sequence[str], where: str) -> None:
         """Raise UserError if one of the tags of a sentence is none of the classes."""
         if unknown := next((tag for tag in tags if tag not in self.classes), None):
-            known = ", ".join(self.classes[:10]) + (", ..." if len(self.classes) > 10 else "")
+            known = listed(self.classes, 10)
             raise UserError(
                 f"{where}: a word of the sentence has the tag {unknown!r}, which is not among the training tags {known}; fix it, "
                 "train on it, or name another column with --label"
@@ -148,9 +148,8 @@ class TaggedFiles(FileCorpus):
 
 
 def _format_of(path: str | os.PathLike[str]) -> TagFormat:
-    name = os.fspath(path).lower().removesuffix(".gz").removesuffix(".zst")
     formats: tuple[TagFormat, ...] = ("conllu", "jsonl")
-    return next((kind for kind in formats if name.endswith(f".{kind}")), "conll")
+    return next((kind for kind in formats if ends_in(path, f".{kind}")), "conll")
 
 
 def _place(name: str, flag: str) -> int:
