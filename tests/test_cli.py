@@ -386,7 +386,6 @@ ELSEWHERE = [
     ("finetune --validation_file=a.csv", "write --validation=FILE"),
     ("finetune --test_file=a.csv", "bertfam predict --input=FILE"),
     ("finetune --do_predict", "bertfam predict"),
-    ("finetune --task_name=mrpc", "--text=COLUMN"),
     ("finetune --label_column_name=y", "write --label=COLUMN"),
     ("finetune --load_best_model_at_end", "keep_best"),
     ("predict --test_file=a.csv", "write --input=GLOB"),

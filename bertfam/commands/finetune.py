@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bertfam.commands import flags, init_flags, pretrain
+from bertfam.commands import benchmark_flags, flags, init_flags, pretrain
 from bertfam.errors import UserError
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
     from bertfam.data.corpora.labelled.question_files import QuestionFiles
     from bertfam.data.corpora.labelled.tagged_files import TaggedFiles
+    from bertfam.finetuning.benchmarks.task import TaskFiles
     from bertfam.finetuning.survey import Survey
     from bertfam.session import OpenTeacher
 
@@ -22,6 +23,7 @@ SUMMARY = "fine-tune an encoder on labelled texts"
 EXAMPLE = """\
   bertfam finetune --init_from=model --train=train.tsv --validation=dev.tsv --text=sentence --label=label --model_dir=classifier
   bertfam predict --model_dir=classifier --input=new.tsv --output=predictions.tsv
+  bertfam finetune --init_from=model --task_name=glue/cola --data_dir=GLUE --model_dir=cola
 Files are tsv, csv or jsonl, with a column for each flag: --text=question --text_pair=answer --label=correct. Without a header
 line columns are numbered: --no_header --text=4 --label=2. The classes are those of the training files. A run evaluates and saves
 after each epoch, and keeps the checkpoint with the lowest held-out loss besides the newest. The same command again resumes, and
@@ -37,7 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("labelled texts")
     for name, what in (("train", "labelled files to train on"), ("validation", "held-out files (default: a tenth of --train)")):
         group.add_argument(f"--{name}", type=flags.files, action="append", default=[], metavar="GLOB", help=f"{what}; repeatable")
-    group.add_argument("--text", metavar="COLUMN", help="column of the text (default: text)")
+    benchmark_flags.add(group, "in place of --train, its files, columns and labels are those of its publication")
+    group.add_argument(
+        "--text", metavar="COLUMN", help="column of the text (default: text); several: --text='{title}: {body}' joins them"
+    )
     group.add_argument("--text_pair", metavar="COLUMN", help="column of the second text of each pair")
     group.add_argument("--label", metavar="COLUMN", help="column of the label (default: label)")
     group.add_argument("--regression", action="store_true", help="labels are numbers to predict, not classes")
@@ -117,7 +122,9 @@ def main(args: argparse.Namespace) -> int:
     """Train; return the exit status."""
     from bertfam.storage.paths import to_path
 
-    given = argparse.Namespace(**_WITHOUT_TEXT | vars(args))
+    given = argparse.Namespace(**_WITHOUT_TEXT | vars(args) | {"benchmark": None})
+    if task := benchmark_flags.find_task(args, "train", "validation"):
+        return _train_task(given, task.locate(args.data_dir))
     if args.train:
         kinds = [name for name in ("regression", "multi_label", "tagging", "questions") if getattr(args, name)]
         if len(kinds) > 1:
@@ -133,6 +140,18 @@ def main(args: argparse.Namespace) -> int:
         if getattr(args, name):
             raise UserError(f"--{_FLAGS.get(name, name)} describes the labelled texts: give --train=FILE too")
     return pretrain.train(given)
+
+
+def _train_task(args: argparse.Namespace, files: TaskFiles) -> int:
+    """Train on a benchmark task; return the exit status."""
+    from bertfam.data.corpora.labelled.question_files import QuestionFiles
+    from bertfam.data.corpora.labelled.tagged_files import TaggedFiles
+
+    if not args.init_from:
+        raise UserError("--task_name starts from a pretrained model: name its folder with --init_from=DIR")
+    base = {QuestionFiles: _QUESTIONS, TaggedFiles: _TAGGING}.get(type(files.corpus), _TEXTS)
+    args.gin_file, args.train, args.benchmark = [base, *args.gin_file], list(files.corpus.train), files
+    return _train_seeds(args) if args.seeds else pretrain.train(args, LabelFlags(args))
 
 
 def _seeds(words: str) -> list[int]:
@@ -197,7 +216,8 @@ class LabelFlags:
         config = flags.load_config(self.args, gin_files, defaults=defaults)
         contents = survey(self._corpus())
         bindings = [*self._text_bindings(contents), *self._run_bindings(config, contents)]
-        return OpenTeacher(bindings, warnings=contents.warnings)
+        of_task = self.args.benchmark.warnings if self.args.benchmark else []
+        return OpenTeacher(bindings, warnings=[*of_task, *contents.warnings])
 
     def _corpus(self) -> LabelledFiles | TaggedFiles | QuestionFiles:
         from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
@@ -205,6 +225,9 @@ class LabelFlags:
         from bertfam.data.corpora.labelled.tagged_files import TaggedFiles
 
         args = self.args
+        if args.benchmark:
+            corpus: LabelledFiles | TaggedFiles | QuestionFiles = args.benchmark.corpus
+            return corpus
         if args.questions:
             return QuestionFiles(tuple(args.train), tuple(args.validation))
         if args.tagging:
@@ -233,7 +256,8 @@ class LabelFlags:
         from bertfam.config import Override
         from bertfam.config.values import bindings_of
 
-        corpus, origin = contents.corpus, f"--train={self.args.train[0]}"
+        corpus, args = contents.corpus, self.args
+        origin = f"--task_name={args.task_name}" if args.benchmark else f"--train={args.train[0]}"
         lines = [f"TextData.corpus = @{type(corpus).__name__}()", f"FineTuning.head = @{contents.head}()"]
         lines += [f"{contents.head}.{name} = {value!r}" for name, value in contents.head_values.items()]
         if not corpus.labels_words:

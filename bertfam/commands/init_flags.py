@@ -35,7 +35,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--init_parts",
         metavar="NAME[,NAME...]",
-        help="the parts to use: encoder, pooler, ... (default: all that both models have)",
+        help="the parts to use: encoder, pooler, ... (default: all that both models have); none: new parameters in the network "
+        "of --init_from, with its vocabulary",
     )
     parser.add_argument(
         "--init_new_rows",

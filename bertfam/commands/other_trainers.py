@@ -18,7 +18,7 @@ _FLAGS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "predict_file test test_data test_file",
         ("--train=FILE, and give files to label to bertfam predict --input=FILE", "--input=GLOB"),
     ),
-    ("task_name", ("--train=FILE of the task, with --text=COLUMN and --label=COLUMN", "--input=FILE of the task")),
+    ("task_name", ("--input=FILE of the task",)),
     ("sentence sentence1_key text_column text_column_name text_column_names", ("--text=COLUMN",)),
     ("sentence2_key text2 text_b", ("--text_pair=COLUMN",)),
     ("label_column label_column_name labels target", ("--label=COLUMN",)),

@@ -7,13 +7,14 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bertfam.commands import flags
+from bertfam.commands import benchmark_flags, flags
 from bertfam.commands.finetune import add_records, check_format
 from bertfam.errors import UserError
 
 if TYPE_CHECKING:
     from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
     from bertfam.data.corpora.labelled.tagged_files import TaggedFiles
+    from bertfam.finetuning.benchmarks.task import BenchmarkTask
     from bertfam.finetuning.inference import Inference
     from bertfam.finetuning.prediction_file import PredictionFile
     from bertfam.finetuning.predictor import Predictor
@@ -22,6 +23,7 @@ SUMMARY = "predict the labels of texts with a fine-tuned model"
 EXAMPLE = """\
   bertfam predict --model_dir=classifier --input=new.tsv --output=predictions.tsv
   bertfam predict --model_dir=classifier --input=dev.tsv --label=label --json
+  bertfam predict --model_dir=cola --task_name=glue/cola --data_dir=GLUE --output=submission
 The columns of the texts are those of `bertfam finetune`, unless flags name others. The output has one line per text, in the order
 of the input: the predicted class and its probability, or the predicted number; of words one line per word. The same command again
 resumes after an interruption. With --label, the column of the true labels, the scores of the predictions are printed (they need
@@ -39,7 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags.add_module_import(parser)
     group = parser.add_argument_group("texts")
     group.add_argument(
-        "--input", type=flags.files, action="append", default=[], required=True, metavar="GLOB", help="files of texts; repeatable"
+        "--input", type=flags.files, action="append", default=[], metavar="GLOB", help="files of texts; repeatable"
+    )
+    benchmark_flags.add(
+        group,
+        "in place of --input: prints its published scores on the held-out texts, or with --output=DIR writes the predictions for "
+        "its texts without labels in the format of its server",
     )
     group.add_argument("--text", metavar="COLUMN", help="column of the text (default: that of the training files)")
     group.add_argument("--text_pair", metavar="COLUMN", help="column of the second text (default: that of the training files)")
@@ -65,7 +72,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Predict; return the exit status."""
-    _check_flags(args)
+    task = benchmark_flags.find_task(args, "input", "probabilities")
+    if task is None:
+        _check_flags(args)
+    if args.batch_size < 1:
+        raise UserError(f"--batch_size={args.batch_size} is less than 1")
     from bertfam.interop.folders import check_is_run
 
     tune = f"fine-tune it by `bertfam finetune --init_from={args.model_dir}`, or predict with transformers if it is fine-tuned"
@@ -76,6 +87,8 @@ def main(args: argparse.Namespace) -> int:
 
     flags.import_modules(args)
     predictor = open_predictor(args.model_dir, args.step, average=args.average)
+    if task is not None:
+        return _predict_task(args, predictor, task)
     inference = _open_inference(args, predictor)
     with _open_output(args, inference) as file:
         count, items, outputs = _predict(args, inference, file)
@@ -89,6 +102,8 @@ def main(args: argparse.Namespace) -> int:
 
 def _check_flags(args: argparse.Namespace) -> None:
     """Raise UserError for flags that go against each other, before anything is read."""
+    if not args.input:
+        raise UserError("no texts: name files with --input=GLOB, or a benchmark task with --task_name and --data_dir")
     if not args.output and not args.label:
         raise UserError("nothing would be left of the predictions: give --output=FILE, or --label=COLUMN for their scores")
     if args.output:
@@ -97,8 +112,23 @@ def _check_flags(args: argparse.Namespace) -> None:
         raise UserError("--probabilities are written to --output: give that too, or leave it out")
     if args.json and not args.label:
         raise UserError("--json prints scores: give --label=COLUMN with it, or name the output .jsonl")
-    if args.batch_size < 1:
-        raise UserError(f"--batch_size={args.batch_size} is less than 1")
+
+
+def _predict_task(args: argparse.Namespace, predictor: Predictor, task: BenchmarkTask) -> int:
+    """Print the scores of a benchmark task, or write the predictions that its server accepts; return the exit status."""
+    from bertfam.finetuning.benchmarks.scoring import score_task
+    from bertfam.finetuning.benchmarks.submission import write_submission
+    from bertfam.plurals import plural
+
+    if args.output:
+        if args.json:
+            raise UserError("--json prints scores, and with --task_name --output=DIR holds predictions alone; leave one out")
+        for path, count in write_submission(predictor, task, args.data_dir, args.output, args.batch_size):
+            print(f"wrote {path}: {plural(count, 'prediction')} of step {predictor.step:,}")
+        return 0
+    scored = score_task(predictor, task.locate(args.data_dir), args.batch_size)
+    _print(args, len(scored.outcomes), predictor.step, scored.scores)
+    return 0
 
 
 def _open_inference(args: argparse.Namespace, predictor: Predictor) -> Any:
@@ -191,14 +221,17 @@ def _predict(args: argparse.Namespace, inference: Inference, file: PredictionFil
 
 
 def _print_scores(args: argparse.Namespace, inference: Inference, items: list[Any], outputs: list[Any]) -> None:
+    if not items:
+        raise UserError(f"--input={args.input[0]} has no texts to score")
+    _print(args, len(items), inference.predictor.step, inference.scores(items, outputs))
+
+
+def _print(args: argparse.Namespace, texts: int, step: int, scores: dict[str, float]) -> None:
     import json
 
     from bertfam.finetuning.scores import describe
 
-    if not items:
-        raise UserError(f"--input={args.input[0]} has no texts to score")
-    scores, step = inference.scores(items, outputs), inference.predictor.step
     if args.json:
-        print(json.dumps({"texts": len(items), "step": step, **scores}))
+        print(json.dumps({"texts": texts, "step": step, **scores}))
     else:
-        print("\n".join([f"{len(items):,} texts, step {step:,}", *describe(scores)]))
+        print("\n".join([f"{texts:,} texts, step {step:,}", *describe(scores)]))

@@ -18,7 +18,7 @@ from bertfam.finetuning.answer_scores import score_answers
 from bertfam.finetuning.answers import Answer, find_answers
 from bertfam.finetuning.predictions import Records, records_of
 from bertfam.finetuning.predictor import Predictor
-from bertfam.finetuning.scores import score, score_tags
+from bertfam.finetuning.scores import right, score, score_tags
 from bertfam.objectives.fine_tuning.heads import SpanExtraction
 
 
@@ -51,6 +51,10 @@ class Inference(ABC):
     @abstractmethod
     def scores(self, items: Sequence[Any], outputs: Sequence[Any]) -> dict[str, float]:
         """Return the scores of predictions for items with true labels."""
+
+    def outcomes(self, items: Sequence[Any], outputs: Sequence[Any]) -> np.ndarray:
+        """Return the first of the scores of each item alone: float64[items]. Models are compared by it, item by item."""
+        return np.array([next(iter(self.scores([item], [output]).values())) for item, output in zip(items, outputs, strict=True)])
 
     @property
     def header(self) -> str:
@@ -97,8 +101,11 @@ class TextInference(Inference):
 
     @override
     def scores(self, items: Sequence[tuple[list[str], str | None]], outputs: Sequence[np.ndarray]) -> dict[str, float]:
-        labels = np.array([str(label).split() for _, label in items], np.float32)
-        return score(self.predictor.objective.head, np.stack(outputs), labels)
+        return score(self.predictor.objective.head, np.stack(outputs), _labels(items))
+
+    @override
+    def outcomes(self, items: Sequence[tuple[list[str], str | None]], outputs: Sequence[np.ndarray]) -> np.ndarray:
+        return right(self.predictor.objective.head, np.stack(outputs), _labels(items))
 
     @property
     @override
@@ -108,6 +115,11 @@ class TextInference(Inference):
     @property
     def _records(self) -> Records:
         return records_of(self.predictor.objective.head, str(self.output), probabilities=self.probabilities)
+
+
+def _labels(items: Sequence[tuple[list[str], str | None]]) -> np.ndarray:
+    """Return the true labels float32[texts, labels]."""
+    return np.array([str(label).split() for _, label in items], np.float32)
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,21 @@ def score(head: Head, outputs: np.ndarray, labels: np.ndarray) -> dict[str, floa
     return {name: float(value) for name, value in scores.items()}
 
 
+def right(head: Head, outputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return 1 for each text whose labels are all predicted, else 0; of numbers the negative squared error: float64[texts].
+
+    Args:
+      head: The head that makes the predictions.
+      outputs: float32[texts, outputs].
+      labels: float32[texts, labels], all of them known.
+    """
+    if isinstance(head, OneClassHead):
+        return (outputs.argmax(axis=1) == labels[:, 0]).astype(np.float64)
+    if isinstance(head, ClassHead):
+        return np.all((outputs > 0) == (labels > 0.5), axis=1).astype(np.float64)
+    return -np.square(outputs[:, 0].astype(np.float64) - labels[:, 0])
+
+
 def score_tags(head: Head, outputs: Sequence[np.ndarray], tags: Sequence[Sequence[str]]) -> dict[str, float]:
     """Compute the scores of tags of words: "accuracy" of words, and of tags such as B-PER those of entities by seqeval.
 

@@ -60,6 +60,8 @@ class WarmStart:
     @property
     def description(self) -> str:
         """Line of the plan that describes the warm start."""
+        if not self.params:
+            return f"starts with the network and the vocabulary of {self.folder}; new {', '.join(self.new)}"
         new = f"; new {', '.join(self.new)}" if self.new else ""
         origins = f"of {self.origins.size:,} tokens {self.origins.describe()}"
         moments = "" if self.optimizer is None else "; with the optimizer's moments"
@@ -74,7 +76,8 @@ def read_warm_start(
 
     Args:
       folder: MODEL_DIR or Hugging Face folder.
-      parts: parts of the parameters to copy, separated by commas; None: all that both models have.
+      parts: parts of the parameters to copy, separated by commas; "none": no part, so that the run has the network and the
+        vocabulary of the folder with new parameters; None: all that both models have.
       run: sized run to start.
       vocabulary: vocabulary of the run.
       means: whether rows of pieces that the other vocabulary lacks start with the mean of the rows of the pieces that spell them
@@ -94,6 +97,7 @@ def read_warm_start(
     ours = run.boxed_params
     head = _other_head(run, model)
     names = parts.split(",") if parts else sorted((theirs.keys() & ours.keys()) - ({head.part} if head else set()))
+    names = [] if parts == "none" else names
     for name in names:
         for params, owner in ((theirs, folder), (ours, "this run")):
             if name not in params:

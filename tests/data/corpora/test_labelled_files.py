@@ -152,6 +152,7 @@ def test_fingerprint_depends_on_every_setting_that_changes_the_documents(folder)
         "classes": CLASSES[::-1],
         "header": False,
         "encoding": "latin-1",
+        "ragged": True,
         "validation_fraction": 0.5,
     }
     assert changes.keys() == {field.name for field in dataclasses.fields(corpus)}

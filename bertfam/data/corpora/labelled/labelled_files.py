@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -28,13 +29,16 @@ class LabelledFiles(FileCorpus):
     Attributes:
       train, validation, validation_fraction: See `FileCorpus`.
       input_format: "tsv", "csv" or "jsonl"; None: as the extension of each file says.
-      text, text_pair: Columns of the text and of a second one; None: there is no second one.
+      text, text_pair: Columns of the text and of a second one; None: there is no second one. A name with braces joins columns:
+        "{title}: {body}".
       label: Column of the label; None: the texts have no labels.
       kind: Kind of label: "class", one of `classes`; "classes", any number of them, separated by commas or in a JSON list;
         "number", a number to predict.
       classes: Names of the classes, in the order of the model's outputs.
       header: True if the first line of a tsv or csv file names its columns; otherwise their names are "1", "2", ...
       encoding: Any codec of Python.
+      ragged: True if some lines of a tsv or csv file, as published, have fewer cells than the first line, which are left out, or
+        more, whose further cells are ignored.
     """
 
     train: tuple[str, ...]
@@ -47,6 +51,7 @@ class LabelledFiles(FileCorpus):
     classes: tuple[str, ...] = ()
     header: bool = True
     encoding: str = "utf-8"
+    ragged: bool = False
     validation_fraction: float = 0.1
 
     def __post_init__(self) -> None:
@@ -75,7 +80,7 @@ class LabelledFiles(FileCorpus):
             raise UserError(
                 f"{path}: the name does not end in .tsv, .csv or .jsonl; say what it is with --format (tsv, csv or jsonl){hint}"
             )
-        for where, record in read_records(path, input_format, self.encoding, header=self.header):
+        for where, record in read_records(path, input_format, self.encoding, header=self.header, ragged=self.ragged):
             texts = [_text(record, self.text, where, "--text")]
             if self.text_pair is not None:
                 texts.append(_text(record, self.text_pair, where, "--text_pair"))
@@ -116,6 +121,7 @@ class LabelledFiles(FileCorpus):
         names = ("input_format", "text", "text_pair", "label", "header")
         settings: dict[str, Any] = {name: getattr(self, name) for name in names}
         settings |= {"kind": "labelled_files", "label_kind": self.kind, "classes": list(self.classes)}
+        settings |= {"ragged": True} if self.ragged else {}
         return settings | {"encoding": check_encoding(self.encoding)} | self.file_settings()
 
 
@@ -156,6 +162,8 @@ def number_of(label: Any, where: str) -> float:
 
 
 def _text(record: Mapping[str, Any], name: str, where: str, flag: str) -> str:
+    if "{" in name and name not in record:
+        return re.sub(r"{([^{}]+)}", lambda column: _text(record, column[1], where, flag), name).strip()
     value = field_of(record, name, where, flag)
     if not isinstance(value, str):
         raise UserError(f"{where}: the field {name!r} is no string; name one of strings with {flag}")

@@ -26,7 +26,7 @@ def record_format(path: str | os.PathLike[str]) -> RecordFormat | None:
 
 
 def read_records(
-    path: str | os.PathLike[str], input_format: RecordFormat, encoding: str, *, header: bool = True
+    path: str | os.PathLike[str], input_format: RecordFormat, encoding: str, *, header: bool = True, ragged: bool = False
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield (place, fields by name) for each record of a file; the place is "file:line".
 
@@ -36,6 +36,7 @@ def read_records(
         commas, and may be in quotation marks and then hold commas and line ends. "jsonl": one JSON object per line.
       encoding: Any codec of Python.
       header: True if the first line of a tsv or csv file names the columns; otherwise their names are "1", "2", ...
+      ragged: Leave out lines with fewer cells than the first line, and cells beyond the last of its columns.
 
     Raises:
       UserError: If a record does not have the columns of the first line, or the file is no such file.
@@ -49,11 +50,13 @@ def read_records(
             names = _checked_names(cells, where) if header else [str(number + 1) for number in range(len(cells))]
             if header:
                 continue
-        if len(cells) != len(names):
+        if ragged and len(cells) < len(names):
+            continue
+        if len(cells) != len(names) and not ragged:
             hint = "a tab within a cell divides it" if input_format == "tsv" else "a cell with a comma must be in quotation marks"
             first = "the header names" if header else "the first line has"
             raise UserError(f"{where}: {plural(len(cells), 'column')}, and {first} {len(names)}; fix the line ({hint})")
-        yield where, dict(zip(names, cells, strict=True))
+        yield where, dict(zip(names, cells, strict=False))
 
 
 def field_of(record: Mapping[str, Any], name: str, where: str, flag: str) -> Any:

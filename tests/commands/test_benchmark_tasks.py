@@ -1,0 +1,91 @@
+"""Benchmark tasks by their names: `bertfam finetune --task_name` and `bertfam predict --task_name`, on files in GLUE's layout."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from bertfam import cli
+from bertfam.data import vocabularies
+from bertfam.training.model_dir import read_run
+from bertfam.training.warm_start.parameters import read_warm_start
+
+SUBJECTS = ("the list", "a module", "this object", "the function", "a class", "the string", "an argument", "the value")
+TRAINING = ("--epochs=1", "--learning_rate=1e-3", "--batch_size=8", "--length=24")
+
+
+def pairs(first, last):
+    return [
+        (f"it returns {subject}", f"it {verb} {subject}", verb)
+        for subject in SUBJECTS[first:last]
+        for verb in ("returns", "raises")
+    ]
+
+
+def write_mrpc(folder):
+    """Write MRPC's files, with 12 pairs to train on and 4 held out."""
+    (folder / "MRPC").mkdir(parents=True)
+    for name, rows in (("train", pairs(0, 6)), ("dev", pairs(6, 8))):
+        lines = [f"{int(verb == 'returns')}\t1\t2\t{one}\t{two}\n" for one, two, verb in rows]
+        (folder / f"MRPC/{name}.tsv").write_text("Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n" + "".join(lines))
+    lines = [f"{index}\t1\t2\t{one}\t{two}\n" for index, (one, two, _) in enumerate(pairs(6, 8))]
+    (folder / "MRPC/test.tsv").write_text("index\t#1 ID\t#2 ID\t#1 String\t#2 String\n" + "".join(lines))
+
+
+@pytest.fixture(scope="module")
+def mrpc(random_model, caches_in_process, tmp_path_factory):
+    """Fine-tune on files in MRPC's layout; return the folders."""
+    folder = tmp_path_factory.mktemp("glue")
+    write_mrpc(folder)
+    words = ["finetune", f"--init_from={random_model}", "--task_name=mrpc", f"--data_dir={folder}", *TRAINING]
+    assert cli.main([*words, f"--model_dir={folder / 'model'}"]) == 0
+    return SimpleNamespace(folder=folder, model_dir=folder / "model", model=random_model)
+
+
+def test_a_task_is_fine_tuned_scored_and_submitted(mrpc, capsys, tmp_path):
+    corpus = read_run(mrpc.model_dir).data.corpus
+    assert (corpus.text, corpus.text_pair, corpus.label, corpus.classes) == ("#1 String", "#2 String", "Quality", ("0", "1"))
+    words = ["predict", f"--model_dir={mrpc.model_dir}"]
+    task = ["--task_name=glue/mrpc", f"--data_dir={mrpc.folder}"]
+    capsys.readouterr()
+    assert cli.main([*words, *task, "--json"]) == 0
+    assert cli.main([*words, f"--input={mrpc.folder / 'MRPC/dev.tsv'}", "--label=Quality", "--json"]) == 0
+    scores, expected = map(json.loads, capsys.readouterr().out.splitlines())
+    assert scores == {name: expected[name] for name in ("texts", "step", "f1", "accuracy")}
+    assert cli.main([*words, *task, f"--output={tmp_path / 'submission'}"]) == 0
+    columns = ["--text=#1 String", "--text_pair=#2 String", f"--output={tmp_path / 'out.jsonl'}"]
+    assert cli.main([*words, f"--input={mrpc.folder / 'MRPC/test.tsv'}", *columns]) == 0
+    predicted = [json.loads(line)["prediction"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    lines = ["index\tprediction", *(f"{index}\t{label}" for index, label in enumerate(predicted))]
+    assert (tmp_path / "submission/MRPC.tsv").read_text().splitlines() == lines
+    capsys.readouterr()
+    for name, named in (
+        ("glue/mrpc", "MRPC.tsv exists"),
+        ("glue/qnli", "entailment, not_entailment, and the model predicts 0, 1"),
+    ):
+        task = [f"--task_name={name}", f"--data_dir={mrpc.folder}", f"--output={tmp_path / 'submission'}"]
+        assert cli.main([*words, *task]) == 2
+        assert named in capsys.readouterr().err
+
+
+def test_a_run_may_take_the_network_and_no_parameters(mrpc):
+    vocabulary = vocabularies.load(mrpc.model_dir / "vocab")
+    start = read_warm_start(str(mrpc.model), "none", read_run(mrpc.model_dir).sized(vocabulary.size), vocabulary)
+    assert not start.params and start.new == ["classifier", "encoder", "pooler"]
+    assert start.description.startswith("starts with the network and the vocabulary of ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (("--task_name=mrpc",), "--data_dir"),
+        (("--data_dir=here",), "--task_name"),
+        (("--task_name=mrpc", "--data_dir=here", "--tagging"), "--tagging does not go with --task_name"),
+        (("--task_name=mrpc", "--data_dir=here", "--train=a.tsv"), "--train does not go with --task_name"),
+        (("--task_name=mrpc", "--data_dir=here"), "MRPC/train.tsv and MRPC/dev.tsv"),
+        (("--task_name=glue/mrcp", "--data_dir=here"), "did you mean"),
+    ],
+)
+def test_mistakes_in_names_of_tasks(random_model, tmp_path, capsys, flags, named):
+    assert cli.main(["finetune", f"--init_from={random_model}", f"--model_dir={tmp_path / 'model'}", *flags]) == 2
+    assert named in capsys.readouterr().err and not (tmp_path / "model").exists()
