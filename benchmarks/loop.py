@@ -81,7 +81,7 @@ class Loop:
         stop, before = Stop(), self.trainer.phase_timer.seconds()
         remaining = iter(range(1, steps))
         stop.reasons.append(lambda: next(remaining, None) is None)
-        hooks = make_hooks(self.trainer, self.checkpoints, [self.held_out], self.vocabulary, self.writer, Stop(), ())
+        hooks = make_hooks(self.trainer, self.checkpoints, [self.held_out], self.vocabulary, self.writer, Stop(), {})
         log = ProgressLog(self.writer, self.trainer.phase_timer, start, run.total_steps, run.log_every, run.flops_after)
         state = train(self.trainer, state, self.source, log, hooks, stop)
         with self.trainer.phase_timer.during(SAVING):

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="instead of listing, create a model folder from one checkpoint's parameters, without the optimizer state",
     )
-    parser.add_argument("--step", type=int, metavar="N", help="the checkpoint that --copy_weights copies (default: the newest)")
+    flags.add_step(parser, "the checkpoint that --copy_weights copies")
     flags.add_json(parser)
 
 
@@ -43,7 +43,7 @@ def main(args: argparse.Namespace) -> int:
     if args.copy_weights:
         check_output("--copy_weights", args.copy_weights, args.model_dir)
         check_unused(args.copy_weights)
-        step = copy_weights(args.model_dir, args.copy_weights, args.step)
+        step = copy_weights(args.model_dir, args.copy_weights, flags.step_of(args))
         print(f"copied the weights of step {step:,} of {args.model_dir} to {args.copy_weights}, a model at its step 0")
         return 0
     if args.step is not None:

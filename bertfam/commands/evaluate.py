@@ -18,7 +18,7 @@ EXAMPLE = """
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
     flags.add_model_dir(parser)
-    parser.add_argument("--step", type=int, metavar="N", help="checkpoint to measure (default: the newest)")
+    flags.add_step(parser, "checkpoint to measure")
     flags.add_average(parser)
     parser.add_argument(
         "--split",

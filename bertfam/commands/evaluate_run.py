@@ -102,7 +102,7 @@ def _open(args: argparse.Namespace, split: str) -> Evaluation:
         run = read_run(args.model_dir)
         elsewhere = ", or name its copy by --cache_dir"
         cache = session.open_saved_cache(run, to_path(args.model_dir), args.cache_dir, otherwise=elsewhere)
-        model = open_model(args.model_dir, args.step, average=args.average)
+        model = open_model(args.model_dir, flags.step_of(args), average=args.average)
         step = model.step
     if vocabularies.load(cache.vocabulary_directory).fingerprint != model.vocabulary.fingerprint:
         raise UserError(f"{cache.directory} was built with another vocabulary than {args.model_dir}; build one with its vocab/")
@@ -221,7 +221,7 @@ def minimal_pairs(args: argparse.Namespace) -> int:
 
 def _find_step(args: argparse.Namespace) -> int | None:
     """Return the step of the checkpoint to measure; a Hugging Face folder has none."""
-    step: int | None = args.step
+    step = flags.step_of(args)
     if (to_path(args.model_dir) / "config.gin").is_file():
         step = selection.find(args.model_dir, step, ("average" if args.average else "params",))
     return step

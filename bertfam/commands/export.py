@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16"), default="float32", help="dtype of the tensors (default: float32)"
     )
-    parser.add_argument("--step", type=int, metavar="N", help="checkpoint of the run (default: the newest)")
+    flags.add_step(parser)
     flags.add_average(parser)
     flags.add_module_import(parser)
 
@@ -47,7 +47,7 @@ def main(args: argparse.Namespace) -> int:
 
     flags.import_modules(args)
 
-    opened = open_model(args.model_dir, args.step, average=args.average)
+    opened = open_model(args.model_dir, flags.step_of(args), average=args.average)
     networks = opened.run.objective.split(opened.params)
 
     architectures = []

@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model_dir", type=flags.folder, required=True, metavar="DIR", help="folder of a run, or a Hugging Face folder"
     )
-    parser.add_argument("--step", type=int, metavar="N", help="checkpoint of the run (default: the newest)")
+    flags.add_step(parser)
     parser.add_argument("--top_k", type=int, default=5, metavar="K", help="candidates per mask (default: 5)")
     flags.add_module_import(parser)
     flags.add_json(parser)
@@ -37,7 +37,7 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.decoding.fill import fill, select_masked_lm
 
     flags.import_modules(args)
-    filled = fill(select_masked_lm(load_networks(args.model_dir, step=args.step)), args.text, args.top_k)
+    filled = fill(select_masked_lm(load_networks(args.model_dir, step=flags.step_of(args))), args.text, args.top_k)
     if args.json:
         results = [
             {"text": text, "masks": [dataclasses.asdict(mask) for mask in masks]}

@@ -59,11 +59,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--questions", action="store_true", help="questions whose answers are spans of a text: JSON files of SQuAD's format"
     )
     add_records(group)
+    group.add_argument(
+        "--skip_empty", action="store_true", help="leave out records with an empty text, which are refused otherwise"
+    )
     group = parser.add_argument_group("training")
     group.add_argument("--epochs", type=float, metavar="N", help="times that each text is used (default: 3)")
     group.add_argument("--learning_rate", type=float, metavar="RATE", help="highest learning rate (default: 2e-5)")
     group.add_argument("--batch_size", type=int, metavar="N", help="texts of an update (default: 32)")
     group.add_argument("--length", type=int, metavar="N", help="tokens of a row, beyond which texts are cut off (default: 128)")
+    group.add_argument(
+        "--patience",
+        type=int,
+        metavar="N",
+        help="end the run after N evaluations in a row without a better held-out loss (default: train all epochs)",
+    )
     group.add_argument(
         "--seeds",
         type=_seeds,
@@ -96,8 +105,8 @@ def add_records(group: argparse._ArgumentGroup) -> None:
 # Kind of labelled text -> its name in messages, its formats, and the flags that it does not have.
 _KINDS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "texts": ("labelled texts", ("tsv", "csv", "jsonl"), ()),
-    "words": ("tagged words", ("conll", "conllu", "jsonl"), ("text_pair", "no_header")),
-    "questions": ("questions", (), ("text", "text_pair", "label", "no_header", "record_encoding")),
+    "words": ("tagged words", ("conll", "conllu", "jsonl"), ("text_pair", "no_header", "skip_empty")),
+    "questions": ("questions", (), ("text", "text_pair", "label", "no_header", "record_encoding", "skip_empty")),
 }
 
 
@@ -114,7 +123,7 @@ def check_format(args: argparse.Namespace, kind: str, allowed: Collection[str] =
         fix = f"give one of {', '.join(known)}" if known else "they are JSON files of SQuAD's format, so leave it out"
         raise UserError(f"--format={args.record_format} is none of {what}; {fix}")
     for name in without:
-        if getattr(args, name) and name not in allowed:
+        if getattr(args, name, None) and name not in allowed:
             raise UserError(f"--{_FLAGS.get(name, name)} does not go with {what}; leave it out")
 
 
@@ -193,8 +202,10 @@ _WITHOUT_TEXT: dict[str, Any] = dict.fromkeys(
 ) | {"input": [], "language_input": [], "validation_input": []}
 _OF_TRAIN = (
     *("validation", "text", "text_pair", "label", "regression", "multi_label", "tagging", "questions"),
-    *("record_format", "no_header", "record_encoding", "epochs", "learning_rate", "batch_size", "length", "seeds"),
+    *("record_format", "no_header", "record_encoding", "skip_empty"),
+    *("epochs", "learning_rate", "batch_size", "length", "patience", "seeds"),
 )
+_BOUND = {"learning_rate": "PEAK", "batch_size": "BATCH_SIZE", "length": "Stage.length", "patience": "Run.patience"}
 _FLAGS = {"record_format": "format", "record_encoding": "encoding"}
 
 
@@ -249,6 +260,7 @@ class LabelFlags:
             "number" if args.regression else "classes" if args.multi_label else "class",
             header=not args.no_header,
             encoding=args.record_encoding or LabelledFiles.encoding,
+            skip_empty=args.skip_empty,
         )
 
     def _text_bindings(self, contents: Survey) -> list[Override]:
@@ -270,7 +282,7 @@ class LabelFlags:
         from bertfam.plurals import plural
 
         overrides = list[Override]()
-        for flag, name in (("learning_rate", "PEAK"), ("batch_size", "BATCH_SIZE"), ("length", "Stage.length")):
+        for flag, name in _BOUND.items():
             if (value := getattr(self.args, flag)) is not None:
                 if not value > 0:
                     raise UserError(f"--{flag}={value} must be above 0")

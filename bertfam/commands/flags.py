@@ -244,6 +244,28 @@ def add_average(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_step(parser: argparse.ArgumentParser, purpose: str = "checkpoint of the run") -> None:
+    """Add --step, which `step_of` reads, for commands that read a trained model."""
+    parser.add_argument(
+        "--step",
+        type=_step,
+        metavar="N",
+        help=f"{purpose}: a step, or best, the one with the best held-out Run.keep_best (default: the newest)",
+    )
+
+
+def _step(word: str) -> int | str:
+    return word if word == "best" else int(word)
+
+
+def step_of(args: argparse.Namespace) -> int | None:
+    """Return the step that --step names, None for the newest, once the modules of the run are imported."""
+    from bertfam.training.model_dir import best_step
+
+    step: int | None = best_step(args.model_dir) if args.step == "best" else args.step
+    return step
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add --json, which prints one JSON value to stdout instead of text."""
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model_dir", type=flags.folder, required=True, metavar="DIR", help="folder of a run, or a Hugging Face folder"
     )
-    parser.add_argument("--step", type=int, metavar="N", help="checkpoint of the run (default: the newest)")
+    flags.add_step(parser)
     flags.add_module_import(parser)
     parser.add_argument(
         "--strategy",
@@ -102,11 +102,13 @@ def main(args: argparse.Namespace) -> int:
 
     import jax
 
-    from bertfam.api import LanguageModel, load
+    from bertfam.api import FineTunedModel, LanguageModel, load
     from bertfam.sharding.mesh import MeshShape
 
     flags.import_modules(args)
-    model = load(args.model_dir, step=args.step)
+    model = load(args.model_dir, step=flags.step_of(args))
+    if isinstance(model, FineTunedModel):
+        raise UserError(f"{args.model_dir} was fine-tuned to predict labels of texts: use bertfam predict")
     if not isinstance(model, LanguageModel):
         raise UserError(
             f"{args.model_dir} holds an encoder, which cannot generate text; use bertfam fill for a masked language model"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from bertfam.commands import benchmark_flags, flags
 from bertfam.commands.finetune import add_records, check_format
-from bertfam.errors import UserError
+from bertfam.errors import UserError, warn
 
 if TYPE_CHECKING:
     from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
@@ -36,7 +36,7 @@ _Files = TypeVar("_Files", "LabelledFiles", "TaggedFiles")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
     flags.add_model_dir(parser)
-    parser.add_argument("--step", type=int, metavar="N", help="checkpoint of the run (default: the newest)")
+    flags.add_step(parser)
     flags.add_average(parser)
     flags.add_module_import(parser)
     group = parser.add_argument_group("texts")
@@ -86,7 +86,7 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.plurals import plural
 
     flags.import_modules(args)
-    predictor = open_predictor(args.model_dir, args.step, average=args.average)
+    predictor = open_predictor(args.model_dir, flags.step_of(args), average=args.average)
     if task is not None:
         return _predict_task(args, predictor, task)
     inference = _open_inference(args, predictor)
@@ -95,6 +95,9 @@ def main(args: argparse.Namespace) -> int:
         if file:
             file.finish()
             print(f"wrote {args.output}: {plural(count, 'prediction')} of step {predictor.step:,}")
+    if cut := predictor.counts["cut"]:
+        texts = plural(predictor.counts["read"], "text")
+        warn([f"{cut:,} of {texts} do not fit into rows of {predictor.length} tokens, and their ends were cut off"])
     if args.label:
         _print_scores(args, inference, items, outputs)
     return 0
@@ -166,7 +169,7 @@ def _labelled(args: argparse.Namespace, trained: LabelledFiles) -> LabelledFiles
         "text_pair": args.text_pair or trained.text_pair,
         "label": args.label,
     }
-    return _with_input(args, trained, header=header, **columns)
+    return _with_input(args, trained, header=header, skip_empty=False, **columns)
 
 
 def _tagged(args: argparse.Namespace, trained: TaggedFiles) -> TaggedFiles:

@@ -2,7 +2,7 @@
 
 import argparse
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -129,7 +129,7 @@ class Outputs:
 def run(args: argparse.Namespace, processes: Processes, teacher: session.Teacher | None = None) -> int:
     """Train; return the exit status. However training ends, a checkpoint that was started is complete before this returns."""
     job, initial = _open(args, processes, teacher)
-    evaluated = _evaluated_steps(job)
+    evaluated = _written_scores(job)
     if _is_finished(job, evaluated):
         return 0
     plan = _print_plan(args, job, initial)
@@ -143,9 +143,14 @@ def run(args: argparse.Namespace, processes: Processes, teacher: session.Teacher
         f"{plural(step - job.checkpoint.first_step, 'update')} in {duration(sum(seconds.values()))}: {shares(seconds)}",
         flush=True,
     )
-    if step < job.run.total_steps or any(hook.owed(step) for hook in hooks):
+    reason = next(filter(None, (hook.end_reason(step) for hook in hooks)), None)
+    if reason is None and (step < job.run.total_steps or any(hook.owed(step) for hook in hooks)):
         print(f"stopped after step {step:,} of {job.run.total_steps:,}, which is saved; the same command resumes it", flush=True)
         return preemption.EXIT_CODE
+    if reason and step < job.run.total_steps:
+        print(f"ended after step {step:,} of {job.run.total_steps:,}: {reason}", flush=True)
+    if job.processes.first and job.run.keep_best:
+        _print_best(job)
     print(f"finished: {job.model_dir}", flush=True)
     return 0
 
@@ -309,24 +314,39 @@ def _open_data(
     return cache, data
 
 
-def _evaluated_steps(job: Job) -> list[int]:
-    """Return the steps whose scores on held-out text are written already."""
+def _written_scores(job: Job) -> dict[int, dict[str, float]]:
+    """Return the scores on held-out text that are written already, by step."""
 
-    def read() -> list[int]:
-        return sorted(retention.lines(job.model_dir, "eval")) if job.checkpoint.resumes else []
+    def read() -> list[tuple[int, dict[str, float]]]:
+        return sorted(retention.lines(job.model_dir, "eval").items()) if job.checkpoint.resumes else []
 
-    steps: list[int] = job.processes.on_first("the evaluated steps", read)
-    return steps
+    first_step = job.checkpoint.first_step
+    # Those beyond the checkpoint are of updates that are made again.
+    return {step: scores for step, scores in job.processes.on_first("the evaluated steps", read) if step <= first_step}
 
 
-def _is_finished(job: Job, evaluated: Sequence[int]) -> bool:
+def _print_best(job: Job) -> None:
+    """Print the best checkpoint and its held-out scores."""
+    step = selection.best(job.model_dir, job.run.keep)
+    if step is not None:
+        scores = retention.lines(job.model_dir, "eval")[step]
+        values = "  ".join(f"{name} {value:.4g}" for name, value in scores.items() if value is not None)
+        print(f"best {job.run.keep_best} at step {step:,} (--step=best)  {values}", flush=True)
+
+
+def _is_finished(job: Job, evaluated: Mapping[int, Mapping[str, float]]) -> bool:
     """Return whether nothing is left to train or to evaluate; if so, print a line and clean up the checkpoints."""
     run, step = job.run, job.checkpoint.first_step
-    if step < run.total_steps or (run.eval_every and all(job.data.held_out) and step not in evaluated):
+    reason = run.end_reason(evaluated)
+    is_owed = run.eval_every and all(job.data.held_out) and step not in evaluated
+    if reason is None and (step < run.total_steps or is_owed):
         return False
     # The last save may have been killed while it deleted older ones.
     job.processes.on_first(str(job.model_dir), lambda: cleanup.clear(job.model_dir, step))
-    print(f"finished already: {job.model_dir} is at step {step:,} of {run.total_steps:,}", flush=True)
+    print(
+        f"finished already: {job.model_dir} is at step {step:,} of {run.total_steps:,}{f': {reason}' if reason else ''}",
+        flush=True,
+    )
     return True
 
 
@@ -346,6 +366,10 @@ def _print_plan(args: argparse.Namespace, job: Job, initial: InitialState) -> di
     if not processes.alone:
         plan["processes"] = {"source": processes.source, "hosts": processes.hosts}
     print(plan_text(plan), flush=True)
+    texts, rows = counts["train"]["documents"], job.data.training[0].sequence.epoch_rows
+    if job.run.data.rows.is_labelled and rows != texts:
+        epochs = seen(job.run.stages, job.data.training, job.run.total_steps)["epoch"]
+        print(f"rows         {rows:,.0f} of {texts:,} labelled texts; the run uses each {epochs:.3g} times", flush=True)
     used = job.configuration.used
     if initial.warm_start:
         if used and (line := used.describe(job.vocabulary.vocabulary.size)):
@@ -397,7 +421,7 @@ def _open_outputs(job: Job, plan: dict[str, Any]) -> Iterator[Outputs]:
 
 
 def _train(
-    job: Job, state: TrainState, outputs: Outputs, evaluated: Sequence[int]
+    job: Job, state: TrainState, outputs: Outputs, evaluated: Mapping[int, Mapping[str, float]]
 ) -> tuple[int, Sequence[Hook], dict[str, float]]:
     """Train and save the last step; return it, the hooks, and the seconds of each phase."""
     run, trainer, start = job.run, job.trainer, job.checkpoint.first_step

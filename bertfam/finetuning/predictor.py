@@ -1,7 +1,8 @@
 """Predictions of a fine-tuned model for texts."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from bertfam.corruption import keys
 from bertfam.data.corpora.corpus import Corpus
 from bertfam.data.corpora.labelled.labelled_files import UNKNOWN, LabelledFiles
-from bertfam.data.rows.labelled.labelled_texts import frame_size
+from bertfam.data.rows.labelled.labelled_texts import LabelledExamples, frame_size
 from bertfam.data.rows.layout import RowLayout
 from bertfam.data.token_cache.documents import Documents
 from bertfam.data.token_cache.tokenize import Block, tokenise_labelled
@@ -40,6 +41,7 @@ class Predictor:
       layout: The layout of its rows.
       length: Tokens of a row, beyond which texts are cut off.
       step: Step of its checkpoint.
+      counts: Number of texts so far: all that were "read", and those whose ends were "cut" off.
     """
 
     objective: FineTuning
@@ -49,6 +51,7 @@ class Predictor:
     layout: RowLayout
     length: int
     step: int
+    counts: Counter[str] = field(default_factory=Counter, compare=False)
 
     def outputs(self, texts: Sequence[Sequence[str]], batch_size: int = 32) -> np.ndarray:
         """Compute the outputs of the head for texts, of one string or two each: float32[texts, outputs].
@@ -151,7 +154,9 @@ class Predictor:
             labels_words=self.objective.head.labels_words,
         )
         indices = np.arange(len(documents))
-        return self.layout.examples(documents, self.length, 0, self.vocabulary.token_ids).rows(indices, keys.fold(0, indices))
+        examples = self.layout.examples(documents, self.length, 0, self.vocabulary.token_ids)
+        self.counts.update(read=len(documents), cut=examples.cut if isinstance(examples, LabelledExamples) else 0)
+        return examples.rows(indices, keys.fold(0, indices))
 
     @cached_property
     def _apply(self) -> Any:

@@ -10,11 +10,13 @@ from typing import Any
 
 from bertfam.data.corpora.labelled.labelled_files import LabelledFiles, name_of, names_of, number_of
 from bertfam.data.corpora.labelled.question_files import QuestionFiles
+from bertfam.data.corpora.labelled.records import record_format
 from bertfam.data.corpora.labelled.tagged_files import TaggedFiles
 from bertfam.errors import UserError
 from bertfam.plurals import plural
 
 _MANY_TEXTS, _MANY_CLASSES = 50, 0.5
+_SHOWN_EMPTY = 5
 # Heads by the kind of label.
 _HEADS = {"class": "Classification", "classes": "MultiLabelClassification", "tags": "Tagging"}
 
@@ -62,24 +64,71 @@ def _survey_questions(corpus: QuestionFiles) -> Survey:
 
 
 def _survey_classes(corpus: LabelledFiles | TaggedFiles) -> Survey:
-    counts, example = Counter[str](), ""
-    for where, _, label in chain.from_iterable(map(corpus.records, corpus.files("train"))):
+    counts, example, inspection = Counter[str](), "", _TextInspection()
+    for where, texts, label in chain.from_iterable(map(corpus.records, corpus.files("train"))):
         counts.update(_names(corpus, label, where))
         example = example or where
+        if isinstance(corpus, LabelledFiles):
+            inspection.add(corpus, where, texts)
+    inspection.check_empty()
     if not example:
         raise UserError(f"{', '.join(map(str, corpus.files('train')[:3]))}: no records")
+    warnings = inspection.warnings()
     if isinstance(corpus, LabelledFiles) and corpus.kind == "number":
-        return Survey(corpus, 0, "Regression", {})
+        return Survey(corpus, 0, "Regression", {}, warnings)
     kind = "tags" if isinstance(corpus, TaggedFiles) else corpus.kind
-    warnings = list[str]()
     if isinstance(corpus, TaggedFiles):
         if len(counts) < 2:
             raise UserError(f"{example.rpartition(':')[0]}: all tags are {next(iter(counts))!r}; a tagger needs at least two")
     elif kind == "class":
         _check_classes(counts, example)
-        warnings = _class_warnings(counts, corpus, example)
+        warnings += _class_warnings(counts, corpus, example)
     classes = tuple(sorted(counts, key=_by_value(counts)))
     return Survey(dataclasses.replace(corpus, classes=classes), 0, _HEADS[kind], {"classes": classes}, warnings)
+
+
+@dataclass
+class _TextInspection:
+    """Texts of training files that are probably mistakes.
+
+    Attributes:
+      empty: Place and column of each empty text.
+      quoted: Place of the first text in doubled quotation marks, as csv files have them; "" if there is none.
+    """
+
+    empty: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    quoted: str = ""
+
+    def add(self, corpus: LabelledFiles, where: str, texts: Sequence[str]) -> None:
+        """Inspect the texts of a record."""
+        if column := corpus.empty_column(texts):
+            self.empty.append((where, column))
+        is_tsv = (corpus.input_format or record_format(where.rpartition(":")[0])) == "tsv"
+        if is_tsv and not self.quoted and any(map(_is_quoted, texts)):
+            self.quoted = where
+
+    def check_empty(self) -> None:
+        """Raise UserError that names the first empty texts."""
+        if not self.empty:
+            return
+        (where, column), *others = self.empty
+        others = [place for place, _ in others]
+        also = f" (also at {', '.join(others[: _SHOWN_EMPTY - 1])}{', ...' * (len(others) >= _SHOWN_EMPTY)})" if others else ""
+        raise UserError(f"{where}: the column {column!r} is empty{also}; drop such records, or leave them out by --skip_empty")
+
+    def warnings(self) -> list[str]:
+        """Return a line about quoted texts."""
+        if not self.quoted:
+            return []
+        return [
+            f"{self.quoted}: the text is in quotation marks with doubled ones within, which a tsv file has as they stand; if "
+            "pandas wrote the file, save it as csv, where they are removed"
+        ]
+
+
+def _is_quoted(text: str) -> bool:
+    inner = text[1:-1]
+    return len(text) > 2 and text[0] == text[-1] == '"' and '""' in inner and '"' not in inner.replace('""', "")
 
 
 def _names(corpus: LabelledFiles | TaggedFiles, label: Any, where: str) -> list[str]:

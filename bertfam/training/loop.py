@@ -55,7 +55,8 @@ def train(
     try:
         state = call([hook for hook in hooks if hook.owed(start)], start, state)
         for step in range(start, total):
-            if stop.due:  # set during an evaluation
+            # Set during an evaluation, or by its scores.
+            if stop.due or any(hook.end_reason(step) for hook in hooks):
                 break
             stage, _ = locate(trainer.run.stages, step)
             is_new = stage != compiled_stage

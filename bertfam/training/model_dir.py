@@ -169,6 +169,24 @@ def read_run(model_dir: str | Path) -> Run:
     return load([str(path)], saved=[str(path)]).build("Run")
 
 
+def best_step(model_dir: str | Path) -> int:
+    """Return the step of the checkpoint with the best held-out metric of a run (`Run.keep_best`).
+
+    Raises:
+      UserError: the run names no such metric, or no checkpoint was evaluated.
+    """
+    keep = read_run(model_dir).keep
+    if keep.best is None:
+        raise UserError(
+            f"--step=best: the run in {model_dir} has no Run.keep_best, the metric that says which is best; give a step"
+        )
+    selection.existing(model_dir)
+    step = selection.best(model_dir, keep)
+    if step is None:
+        raise UserError(f"--step=best: no checkpoint in {model_dir} has a held-out {keep.best}; give a step")
+    return step
+
+
 def check_config(path: Path) -> None:
     """Raise UserError if the config.gin of a MODEL_DIR has no objective, as one that is empty or cut off."""
     if not file_binds([str(path)], "Run.objective", saved=True):

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from bertfam.models.conversion import adopted
 from bertfam.objectives.objective import Objective
 from bertfam.plurals import plural
 from bertfam.sharding.mesh import MeshShape
-from bertfam.training.checkpoints.retention import Keep
+from bertfam.training.checkpoints.retention import Keep, evaluations_since_best
 from bertfam.training.hooks.base import Hook
 from bertfam.training.logs.trackers import Tracker
 from bertfam.training.optimizers import AdamW, Optimizer
@@ -58,6 +58,7 @@ class Run:
       keep_checkpoints: number of newest checkpoints to keep; None keeps all.
       keep_every: also keep, for good, the checkpoints of every so many updates; None keeps no others.
       keep_best: also keep that with the best held-out metric of this name ("mlm_loss", "mlm_accuracy"); None keeps none.
+      patience: evaluations in a row without a better `keep_best` after which the run is complete; None: it makes all updates.
       watchdog_seconds: longest duration of a step or an evaluation batch, after which the process prints its stacks and
         ends with exit code 76; compiling and saving have an hour at least; 0: any time.
       trackers: services that follow the metrics, such as `Wandb`, beside metrics.jsonl and TensorBoard.
@@ -84,6 +85,7 @@ class Run:
     keep_checkpoints: int | None = 3
     keep_every: int | None = None
     keep_best: str | None = None
+    patience: int | None = None
     watchdog_seconds: float = 1800
     trackers: tuple[Tracker, ...] = ()
     hooks: tuple[Hook, ...] = ()
@@ -100,13 +102,15 @@ class Run:
         for name in ("eval_every", "inspect_every", "digest_every", "sample_every"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} {getattr(self, name)} is negative; 0 turns it off")
-        for name in ("eval_batches", "keep_checkpoints", "keep_every"):
+        for name in ("eval_batches", "keep_checkpoints", "keep_every", "patience"):
             if getattr(self, name) not in (None, "auto") and getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)} is less than 1")
         if self.total_steps >= 2**31:
             raise ValueError(f"stages have {self.total_steps:,} steps; a run must have fewer than 2^31")
         if self.keep_best is not None and not self.eval_every:
             raise ValueError(f"keep_best is {self.keep_best!r}, but eval_every is 0 and nothing is evaluated; set eval_every")
+        if self.patience is not None and self.keep_best is None:
+            raise ValueError(f"patience is {self.patience}, but keep_best names no metric that is to improve; set keep_best")
         if not 0 <= self.watchdog_seconds < math.inf:
             raise ValueError(f"watchdog_seconds {self.watchdog_seconds} is not a number of seconds; 0 turns the watchdog off")
         if not 0 <= self.seed < 2**63:
@@ -192,6 +196,16 @@ class Run:
         """Number of updates of the whole run."""
         return total_steps(self.stages)
 
+    def end_reason(self, scores: Mapping[int, Mapping[str, Any]]) -> str | None:
+        """Return the reason for which the run is complete before its last update (see `patience`); None if it is not.
+
+        Args:
+          scores: the held-out scores by step, of all evaluations so far.
+        """
+        if self.patience is None or evaluations_since_best(scores, str(self.keep_best)) < self.patience:
+            return None
+        return f"{self.keep_best} has not improved in {plural(self.patience, 'evaluation')} (Run.patience)"
+
     def flops_after(self, step: int, flops_per_step: Sequence[int] | None = None) -> int:
         """Return the matrix-product FLOPs of the updates after the first `step`.
 
@@ -276,6 +290,7 @@ _FREE = {
             "keep_checkpoints",
             "keep_every",
             "keep_best",
+            "patience",
             "trackers",
             "hooks",
         ),

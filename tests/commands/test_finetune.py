@@ -24,6 +24,7 @@ from bertfam.finetuning.predictor import open_predictor
 from bertfam.finetuning.survey import survey
 from bertfam.interop import huggingface
 from bertfam.objectives.fine_tuning.heads import Classification
+from bertfam.training.checkpoints import retention
 from bertfam.training.model_dir import read_run
 from bertfam.training.warm_start.parameters import read_warm_start
 
@@ -216,6 +217,36 @@ def test_numbers_are_predicted(random_model, caches_in_process, tmp_path, capsys
     assert f"mse       {mse:.4f}" in printed
 
 
+def test_the_best_checkpoint_is_chosen_by_its_held_out_loss(classifier, tmp_path, capsys):
+    losses = retention.held_out(classifier.model_dir, "label_loss")
+    kept = [int(path.name) for path in (classifier.model_dir / "checkpoints").iterdir()]
+    best = min(losses, key=losses.get)
+    assert best in kept
+    texts = write(tmp_path / "new.csv", [("returns " * 40, "here"), ("it raises", "here")], ("text", "second"))
+    words = ["predict", f"--model_dir={classifier.model_dir}", f"--input={texts}", "--step=best"]
+    assert cli.main([*words, f"--output={tmp_path / 'out.tsv'}"]) == 0
+    printed = capsys.readouterr()
+    assert f"2 predictions of step {best}" in printed.out
+    assert "1 of 2 texts do not fit into rows of 32 tokens" in printed.err
+
+
+def test_a_run_that_no_longer_improves_is_finished(classifier, tmp_path, capsys):
+    """At this rate no parameter changes, so that the loss of the first evaluation is never improved."""
+    changed = {"--epochs": "--epochs=10", "--learning_rate": "--learning_rate=1e-30"}
+    words = [changed.get(word.partition("=")[0], word) for word in classifier.words[:-1]]
+    words += [f"--model_dir={tmp_path / 'model'}", "--gin.BertConfig.dropout_rate=0.0", "--skip_empty"]
+    assert cli.main([*words, "--patience=2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-3] == "ended after step 18 of 60: label_loss has not improved in 2 evaluations (Run.patience)"
+    assert lines[-2].startswith("best label_loss at step 18 (--step=best)  loss ") and lines[-1].startswith("finished: ")
+    assert cli.main(["finetune", f"--model_dir={tmp_path / 'model'}"]) == 0
+    assert "step 18 of 60: label_loss has not improved in 2 evaluations" in capsys.readouterr().out
+    assert cli.main([*words, "--patience=3"]) == 0
+    assert "ended after step 24 of 60: label_loss has not improved in 3" in capsys.readouterr().out
+    assert cli.main(["generate", f"--model_dir={tmp_path / 'model'}", "it"]) == 2
+    assert "use bertfam predict" in capsys.readouterr().err
+
+
 TRAIN = "text\tlabel\nhe returns\tgood\nit raises\tbad\n"
 
 
@@ -225,7 +256,8 @@ TRAIN = "text\tlabel\nhe returns\tgood\nit raises\tbad\n"
         ("text\tlabel\none\tgood\ttwo\nb\tbad\n", (), ("train.tsv:2", "3 columns")),
         (TRAIN, ("--text=body",), ("train.tsv:2", "'body'", "text, label")),
         (TRAIN, ("--label=class",), ("train.tsv:2", "'class'", "--label")),
-        ("text\tlabel\n\tgood\nb\tbad\n", (), ("train.tsv:2", "'text' is empty")),
+        ("text\tlabel\n\tgood\nb\tbad\n" + 6 * "\tbad\n", (), ("train.tsv:2", "'text' is empty", "tsv:7, ...)", "--skip_empty")),
+        ('text\tlabel\n"a\tb"\tgood\n', (), ("train.tsv:2", "3 columns", "save the file as csv")),
         ("text\tlabel\na\t\nb\tbad\n", (), ("train.tsv:2", "label is empty")),
         ("text\tlabel\na\tgood\nb\tgood\n", (), ("train.tsv", "'good'", "two classes")),
         ("text\tlabel\na\t0.5\nb\t1\n", (), ("'0.5'", "--regression")),
@@ -253,6 +285,7 @@ def test_mistakes_in_labelled_files(random_model, tmp_path, capsys, content, fla
     [
         ("text\tlabel\n" + 2 * "a\tgood\nb\tbad\n", False, ("train.tsv:1", "'label'", "--no_header")),
         (TRAIN + "c\tGood\n", True, ("'good'", "'Good'")),
+        (TRAIN + '"a ""quoted"" word"\tgood\n', True, ("train.tsv:4", "pandas", "csv")),
         (TRAIN, True, ()),
     ],
 )

@@ -40,17 +40,38 @@ class Keep:
         kept = set(sorted(steps)[-self.newest :])
         if self.every:
             kept |= {step for step in steps if step % self.every == 0}
-        evaluated = [step for step in steps if step in scores]
-        if evaluated:
-            sign = 1 if is_loss(str(self.best)) else -1
-            # The newest of equal ones is kept.
-            kept.add(min(evaluated, key=lambda step: (sign * scores[step], -step)))
-        return kept
+        best = self.best_of(steps, scores)
+        return kept if best is None else kept | {best}
+
+    def best_of(self, steps: Collection[int], scores: Mapping[int, float]) -> int | None:
+        """Return the step with the best score, the newest of equal ones; None if none of the steps has a score."""
+        evaluated, sign = [step for step in steps if step in scores], _sign(str(self.best))
+        return min(evaluated, key=lambda step: (sign * scores[step], -step), default=None)
 
 
 def is_loss(name: str) -> bool:
     """Return whether a lower value of a metric is better."""
     return name.endswith(("loss", "perplexity"))
+
+
+def _sign(name: str) -> int:
+    """Return 1 if a lower value of a metric is better, and -1 if a higher one is."""
+    return 1 if is_loss(name) else -1
+
+
+def evaluations_since_best(scores: Mapping[int, Mapping[str, Any]], name: str) -> int:
+    """Count the evaluations after the first one with the best value of a metric; a value that is not finite is never the best.
+
+    Args:
+      scores: the held-out scores by step.
+      name: the metric.
+    """
+    best, count = math.inf, 0
+    for step in sorted(scores):
+        value = scores[step].get(name)
+        signed = _sign(name) * value if isinstance(value, int | float) and math.isfinite(value) else math.inf
+        best, count = (signed, 0) if signed < best else (best, count + 1)
+    return count
 
 
 def held_out(model_dir: Path, name: str) -> dict[int, float]:

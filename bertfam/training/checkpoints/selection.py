@@ -8,7 +8,8 @@ from bertfam.errors import UserError
 from bertfam.interop.folders import check_is_run
 from bertfam.storage.buckets import is_remote
 from bertfam.storage.paths import missing_folder, to_path
-from bertfam.training.checkpoints import manifest
+from bertfam.training.checkpoints import manifest, retention
+from bertfam.training.checkpoints.retention import Keep
 
 # Parts of the names of folders that Orbax has not finished, and of those being deleted.
 UNFINISHED = ".orbax-checkpoint-tmp"
@@ -98,6 +99,12 @@ def choose(model_dir: str | Path, *, items: Collection[str] = (), before: int | 
     raise UserError(
         f"all checkpoints in {directory} are damaged: {descriptions}; restore a copy of one, or use another --model_dir"
     )
+
+
+def best(model_dir: str | Path, keep: Keep) -> int | None:
+    """Return the complete step with the best held-out metric `keep.best`; None if none of them was evaluated."""
+    scores = retention.held_out(to_path(model_dir), keep.best) if keep.best else {}
+    return keep.best_of(complete(folder(model_dir)), scores)
 
 
 def find(model_dir: str | Path, step: int | None, items: Collection[str] = ("params",)) -> int:

@@ -29,6 +29,13 @@ class Hook(ABC):
         """Return whether a run resumed at `step` first runs the hook, which was due there but not finished."""
         return False
 
+    def end_reason(self, step: int) -> str | None:
+        """Return the reason for which the run is complete after `step` updates, fewer than it has; None if it is not.
+
+        All processes must return the same.
+        """
+        return None
+
     def after(self, step: int, state: TrainState) -> TrainState:
         """Run after the update that led to `step`; return the state to train on."""
         return state

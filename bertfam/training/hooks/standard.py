@@ -1,6 +1,6 @@
 """Hooks of every run: saving, evaluating and sampling."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -49,23 +49,28 @@ class EvaluateHook(PeriodicHook):
       scores: computes the scores by split ("eval", after "eval/CORPUS" for each corpus of several) from the step and the state;
         None if the run stops before they are complete.
       writer: writer of the scores.
-      evaluated: the steps whose scores are written.
+      evaluated: the scores that are written, by step.
+      ends: returns from those scores the reason for which the run is complete before its last update, or None.
     """
 
     phase: ClassVar[str] = EVALUATING
     scores: Callable[[int, TrainState], Mapping[str, Mapping[str, float]] | None]
     writer: Writer
-    evaluated: set[int] = field(default_factory=set)
+    evaluated: dict[int, Mapping[str, float]] = field(default_factory=dict)
+    ends: Callable[[Mapping[int, Mapping[str, float]]], str | None] = lambda scores: None
 
     @override
     def owed(self, step: int) -> bool:
         return step > 0 and self.due(step) and step not in self.evaluated
 
     @override
+    def end_reason(self, step: int) -> str | None:
+        return self.ends(self.evaluated)
+
+    @override
     def after(self, step: int, state: TrainState) -> TrainState:
         splits = self.scores(step, state)
         if splits is None:
-            self.evaluated.discard(step)  # resuming dropped scores that an interrupted process had written beyond its checkpoint
             return state
         self.writer.write_all(step, splits)
         for split, title in HELD_OUT.items():
@@ -76,7 +81,7 @@ class EvaluateHook(PeriodicHook):
             if corpora:
                 losses = "  ".join(f"{name.partition('/')[2]} {scores['loss']:.4g}" for name, scores in corpora.items())
                 print(f"step {step:,} {title}, loss by corpus  {losses}", flush=True)
-        self.evaluated.add(step)
+        self.evaluated[step] = splits["eval"]
         return state
 
 
@@ -109,7 +114,7 @@ def make_hooks(
     vocabulary: Vocabulary,
     writer: Writer,
     stop: Stop,
-    evaluated: Collection[int],
+    evaluated: Mapping[int, Mapping[str, float]],
 ) -> list[Hook]:
     """Make the hooks of a run, its own last. Saving comes first, so that a slow hook after it cannot cost a step.
 
@@ -120,7 +125,7 @@ def make_hooks(
       vocabulary: vocabulary to decode samples with.
       writer: writer of scores and samples.
       stop: request to stop, which may interrupt an evaluation.
-      evaluated: steps whose scores an earlier process has written.
+      evaluated: scores that an earlier process has written, by step.
     """
     run = trainer.run
 
@@ -147,7 +152,7 @@ def make_hooks(
     hooks: list[Hook] = [SaveHook(run.checkpoint_every, run.total_steps, checkpoints, writer)]
     if all(evaluations):
         if run.eval_every:
-            hooks.append(EvaluateHook(run.eval_every, run.total_steps, scores, writer, set(evaluated)))
+            hooks.append(EvaluateHook(run.eval_every, run.total_steps, scores, writer, dict(evaluated), run.end_reason))
         if run.sample_every:
             hooks.append(SampleHook(run.sample_every, run.total_steps, samples, writer))
     return [*hooks, *run.hooks]

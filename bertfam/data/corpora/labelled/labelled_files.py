@@ -3,7 +3,7 @@
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -39,6 +39,7 @@ class LabelledFiles(FileCorpus):
       encoding: Any codec of Python.
       ragged: True if some lines of a tsv or csv file, as published, have fewer cells than the first line, which are left out, or
         more, whose further cells are ignored.
+      skip_empty: True to leave out records without a text, which are refused otherwise.
     """
 
     train: tuple[str, ...]
@@ -53,6 +54,7 @@ class LabelledFiles(FileCorpus):
     encoding: str = "utf-8"
     ragged: bool = False
     validation_fraction: float = 0.1
+    skip_empty: bool = False
 
     def __post_init__(self) -> None:
         self.check_paths()
@@ -85,7 +87,8 @@ class LabelledFiles(FileCorpus):
             if self.text_pair is not None:
                 texts.append(_text(record, self.text_pair, where, "--text_pair"))
             label = None if self.label is None else field_of(record, self.label, where, "--label")
-            yield where, texts, label
+            if all(texts) or not self.skip_empty:
+                yield where, texts, label
 
     @override
     def read(self, path: str | os.PathLike[str]) -> Iterator[list[str]]:
@@ -93,9 +96,13 @@ class LabelledFiles(FileCorpus):
             if self.label is None:
                 yield [*texts, " ".join([UNKNOWN] * self.labels)]
                 continue
-            if empty := next((name for name, text in zip((self.text, self.text_pair), texts, strict=False) if not text), None):
-                raise UserError(f"{where}: the column {empty!r} is empty; drop such records")
+            if empty := self.empty_column(texts):
+                raise UserError(f"{where}: the column {empty!r} is empty; drop such records, or leave them out by --skip_empty")
             yield [*texts, self.numbers(label, where)]
+
+    def empty_column(self, texts: Sequence[str]) -> str | None:
+        """Return the column of the first text of a record that is empty; None if there is none."""
+        return next((str(name) for name, text in zip((self.text, self.text_pair), texts, strict=False) if not text), None)
 
     def numbers(self, label: Any, where: str) -> str:
         """Return the numbers that stand for a label in the last line of a document (see `Corpus.labels`).
@@ -121,7 +128,7 @@ class LabelledFiles(FileCorpus):
         names = ("input_format", "text", "text_pair", "label", "header")
         settings: dict[str, Any] = {name: getattr(self, name) for name in names}
         settings |= {"kind": "labelled_files", "label_kind": self.kind, "classes": list(self.classes)}
-        settings |= {"ragged": True} if self.ragged else {}
+        settings |= {name: True for name in ("ragged", "skip_empty") if getattr(self, name)}  # as without them otherwise
         return settings | {"encoding": check_encoding(self.encoding)} | self.file_settings()
 
 

@@ -54,6 +54,8 @@ def read_records(
             continue
         if len(cells) != len(names) and not ragged:
             hint = "a tab within a cell divides it" if input_format == "tsv" else "a cell with a comma must be in quotation marks"
+            if input_format == "tsv" and any(cell.startswith('"') for cell in cells):
+                hint = "if a quoted cell holds a tab or a line end, as pandas writes it, save the file as csv"
             first = "the header names" if header else "the first line has"
             raise UserError(f"{where}: {plural(len(cells), 'column')}, and {first} {len(names)}; fix the line ({hint})")
         yield where, dict(zip(names, cells, strict=False))

@@ -38,7 +38,11 @@ class LabelledTexts(RowLayout):
 
 
 class LabelledExamples:
-    """Rows of one labelled corpus at one length."""
+    """Rows of one labelled corpus at one length.
+
+    Attributes:
+      cut: Number of texts whose ends are cut off.
+    """
 
     def __init__(self, documents: Documents, labels: Values, length: int, tokens: TokenIds, frame: TextFrame) -> None:
         """Create rows of `length` positions."""
@@ -49,11 +53,11 @@ class LabelledExamples:
         if room < 2:
             raise UserError(f"length {length} is too short for a labelled text; use at least {length - room + 2}")
         self._sizes = truncated(lengths, room)
-        self.warnings = []
-        if cut := int((lengths.sum(axis=1) > room).sum()):
+        self.cut, self.warnings = int((lengths.sum(axis=1) > room).sum()), list[str]()
+        if self.cut:
             self.warnings.append(
-                f"{cut:,} of the {len(documents):,} texts of {documents.name} have more than {room} tokens, and their ends are "
-                "cut off: raise Stage.length (--length) to keep them whole"
+                f"{self.cut:,} of the {len(documents):,} texts of {documents.name} have more than {room} tokens, and their ends "
+                "are cut off: raise Stage.length (--length) to keep them whole"
             )
 
     def __len__(self) -> int:
