@@ -112,8 +112,8 @@ class _TextInspection:
         if not self.empty:
             return
         (where, column), *others = self.empty
-        others = [place for place, _ in others]
-        also = f" (also at {', '.join(others[: _SHOWN_EMPTY - 1])}{', ...' * (len(others) >= _SHOWN_EMPTY)})" if others else ""
+        places = [place for place, _ in others]
+        also = f" (also at {', '.join(places[: _SHOWN_EMPTY - 1])}{', ...' * (len(places) >= _SHOWN_EMPTY)})" if places else ""
         raise UserError(f"{where}: the column {column!r} is empty{also}; drop such records, or leave them out by --skip_empty")
 
     def warnings(self) -> list[str]:
