@@ -27,6 +27,8 @@ from bertfam.models.bert import BertConfig
 xla.set_fast_compilation()
 # Tracing makes many objects, nearly all short-lived: with the default threshold the collector walks the whole heap too often.
 gc.set_threshold(100_000, 50, 1000)
+# For torch, which is imported later: on tensors as small as those of the tests its threads mostly wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.hookimpl(trylast=True)
