@@ -16,6 +16,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from bertfam.kernels import cross_entropy
+
 # Logit of table rows that are not tokens; exp(logit - max) is exactly 0 in float32.
 NO_TOKEN_LOGIT = -1e9
 
@@ -93,6 +95,11 @@ def chunked_cross_entropy(
     return _weighted_sums(terms, weights)
 
 
+def has_kernel(hidden: jax.Array, kernel: jax.Array) -> bool:
+    """Return True if a kernel computes losses and gradients on the devices at hand, for arguments of `chunked_cross_entropy`."""
+    return cross_entropy.supports((*hidden.shape[:2], len(kernel)), hidden.dtype)
+
+
 def _forward(
     hidden: jax.Array,
     kernel: jax.Array,
@@ -109,17 +116,10 @@ def _forward(
         return values.reshape(parts, -1, *values.shape[1:])
 
     def step(carry: Any, hidden: jax.Array, targets: jax.Array, weights: jax.Array) -> Any:
-        logits = _logits(hidden, head, bias, settings)
-        terms, log_z = _loss_terms(logits, targets, settings)
-        real = jnp.arange(logits.shape[-1]) < settings.vocab_size
-        # [batch, chunk, rows]: the derivative of each position's loss
-        slope = jnp.exp(logits - log_z) * (1 + 2 * settings.z_loss * log_z)
-        slope -= jnp.where(_is_target(logits, targets), 1 - settings.label_smoothing, 0.0)
-        slope -= jnp.where(real, settings.label_smoothing / settings.vocab_size, 0.0)
-        slope *= weights[..., None]
+        terms, slope = _terms_and_slope(_products(hidden, head, bias), targets, weights, settings, hidden.dtype)
         kernel_gradient, bias_gradient = carry
         if bias is not None:
-            bias_gradient += jnp.sum(by_part(slope), axis=(1, 2))
+            bias_gradient += jnp.sum(by_part(slope), axis=(1, 2), dtype=jnp.float32)
         slope = slope.astype(hidden.dtype)
         hidden_gradient = jnp.einsum("bcv,ve->bce", slope, head, preferred_element_type=jnp.float32)
         kernel_gradient += jnp.einsum("pbcv,pbce->pve", by_part(slope), by_part(hidden), preferred_element_type=jnp.float32)
@@ -200,11 +200,19 @@ def _replicate_embed(kernel: jax.Array, dtype: Any) -> jax.Array:
 
 def _logits(hidden: jax.Array, kernel: jax.Array, bias: jax.Array | None, settings: VocabularyLoss) -> jax.Array:
     """Compute the logits float32[batch, chunk, rows] of a chunk."""
+    return _of_tokens(_products(hidden, kernel, bias), settings)
+
+
+def _products(hidden: jax.Array, kernel: jax.Array, bias: jax.Array | None) -> jax.Array:
+    """Compute logits as `_logits` does, those of table rows that are not tokens too."""
     logits = jnp.einsum("bce,ve->bcv", hidden, kernel, preferred_element_type=jnp.float32)
     if bias is not None:
         logits += bias
-    logits = nn.with_logical_constraint(logits, ("batch", None, "vocab"))
-    return jnp.where(jnp.arange(len(kernel)) < settings.vocab_size, logits, NO_TOKEN_LOGIT)
+    return nn.with_logical_constraint(logits, ("batch", None, "vocab"))
+
+
+def _of_tokens(products: jax.Array, settings: VocabularyLoss) -> jax.Array:
+    return jnp.where(jnp.arange(products.shape[-1]) < settings.vocab_size, products, NO_TOKEN_LOGIT)
 
 
 def _is_target(logits: jax.Array, targets: jax.Array) -> jax.Array:
@@ -216,18 +224,46 @@ def _target_logits(logits: jax.Array, targets: jax.Array) -> jax.Array:
     return jnp.sum(jnp.where(_is_target(logits, targets), logits, 0.0), axis=-1)
 
 
+def _terms_and_slope(
+    products: jax.Array, targets: jax.Array, weights: jax.Array, settings: VocabularyLoss, dtype: Any
+) -> tuple[Sums, jax.Array]:
+    """Return the terms [batch, chunk] of each position's loss, and its derivatives [batch, chunk, rows], weighted.
+
+    A kernel computes the derivatives in `dtype` where it supports it; otherwise they are float32.
+    """
+    if cross_entropy.supports(products.shape, dtype):
+        own = cross_entropy.Settings(settings.vocab_size, settings.z_loss, settings.label_smoothing, dtype)
+        statistics, slope = cross_entropy.statistics_and_slope(products, targets, weights, own)
+        return _terms_of(statistics, settings), slope
+    logits = _of_tokens(products, settings)
+    terms, log_z = _loss_terms(logits, targets, settings)
+    real = jnp.arange(logits.shape[-1]) < settings.vocab_size
+    slope = jnp.exp(logits - log_z) * (1 + 2 * settings.z_loss * log_z)
+    slope -= jnp.where(_is_target(logits, targets), 1 - settings.label_smoothing, 0.0)
+    slope -= jnp.where(real, settings.label_smoothing / settings.vocab_size, 0.0)
+    return terms, slope * weights[..., None]
+
+
 def _loss_terms(logits: jax.Array, targets: jax.Array, settings: VocabularyLoss) -> tuple[Sums, jax.Array]:
     """Return the terms [batch, chunk] of each position's loss, and log Z [batch, chunk, 1]."""
     log_z = jax.nn.logsumexp(logits, axis=-1)
-    cross_entropy = log_z - _target_logits(logits, targets)
-    z_loss = settings.z_loss * log_z * log_z
-    loss = cross_entropy + z_loss
+    total = jnp.zeros_like(log_z)
     if settings.label_smoothing:
         real = jnp.arange(logits.shape[-1]) < settings.vocab_size
-        mean = jnp.sum(jnp.where(real, logits, 0.0), axis=-1) / settings.vocab_size
-        loss += settings.label_smoothing * (log_z - mean - cross_entropy)
+        total = jnp.sum(jnp.where(real, logits, 0.0), axis=-1)
     correct = (jnp.argmax(logits, axis=-1) == targets).astype(jnp.float32)
-    return Sums(loss, cross_entropy, z_loss, correct), log_z[..., None]
+    statistics = cross_entropy.Statistics(log_z, _target_logits(logits, targets), total, correct)
+    return _terms_of(statistics, settings), log_z[..., None]
+
+
+def _terms_of(statistics: cross_entropy.Statistics, settings: VocabularyLoss) -> Sums:
+    log_z = statistics.log_z
+    of_target = log_z - statistics.target
+    z_loss = settings.z_loss * log_z * log_z
+    loss = of_target + z_loss
+    if settings.label_smoothing:
+        loss += settings.label_smoothing * (log_z - statistics.total / settings.vocab_size - of_target)
+    return Sums(loss, of_target, z_loss, statistics.correct)
 
 
 def _weighted_sums(terms: Sums, weights: jax.Array) -> Sums:

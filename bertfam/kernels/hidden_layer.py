@@ -110,7 +110,7 @@ def _call_backward(products: Any, bias: Any, gradient: Any, settings: Settings) 
     """Return the gradient of the products, and sums of that of the bias over parts of the rows, float32[parts, ...]."""
     sizes, (groups, columns) = _tiling(*gradient.shape)
     parts = groups if bias is None else rows.programs(groups, columns)
-    kernel = partial(_backward_kernel, settings=settings, sizes=sizes, groups=groups // parts, biased=bias is not None)
+    kernel = partial(_backward_kernel, settings=settings, sizes=sizes, groups=groups, parts=parts, biased=bias is not None)
     outputs = [products]
     if bias is not None:
         outputs.append(jax.ShapeDtypeStruct((parts, *bias.shape), jnp.float32))
@@ -141,14 +141,15 @@ def _forward_kernel(*refs: Any, settings: Settings, sizes: tuple[int, int], bias
     outputs[own, column] = hidden.astype(outputs.dtype)
 
 
-def _backward_kernel(*refs: Any, settings: Settings, sizes: tuple[int, int], groups: int, biased: bool) -> None:
+def _backward_kernel(*refs: Any, settings: Settings, sizes: tuple[int, int], groups: int, parts: int, biased: bool) -> None:
     products, *others = refs
     bias = others.pop(0) if biased else None
     gradient, outputs, *sums = others
     program, column = pl.program_id(0), rows.span(pl.program_id(1), sizes[1])
+    start, number = rows.share(groups, parts)
 
     def add_group(index: Any, totals: list[jax.Array]) -> list[jax.Array]:
-        own = rows.span(program * groups + index, sizes[0])
+        own = rows.span(start + index, sizes[0])
         gate, *linear = _loaded(products, own, column, bias, settings.gated)
         given = gradient[own, column].astype(jnp.float32)
         value, slope = jax.jvp(settings.activation, (gate,), (jnp.ones_like(gate),))
@@ -158,7 +159,7 @@ def _backward_kernel(*refs: Any, settings: Settings, sizes: tuple[int, int], gro
         return [total + part for total, part in zip(totals, found, strict=True)] if biased else []
 
     zeros = [jnp.zeros(sizes, jnp.float32)] * (1 + settings.gated) if biased else []
-    totals = jax.lax.fori_loop(0, groups, add_group, zeros)
+    totals = jax.lax.fori_loop(0, number, add_group, zeros)
     for half, total in enumerate(totals):
         place = (program, half, column) if settings.gated else (program, column)
         sums[0][place] = jnp.sum(total, axis=0)

@@ -114,7 +114,7 @@ def _call_backward(total: Any, gradient: Any, branch: Any, scale: Any, settings:
     """Return the gradient of the sum, and sums of those of scale and bias over parts of the rows, float32[parts, 2, size]."""
     groups = len(total) // _ROWS
     count = rows.programs(groups)
-    kernel = partial(_backward_kernel, settings=settings, groups=groups // count, branching=branch is not None)
+    kernel = partial(_backward_kernel, settings=settings, groups=groups, count=count, branching=branch is not None)
     outputs = (total, jax.ShapeDtypeStruct((count, 2, total.shape[1]), jnp.float32))
     given = [array for array in (total, scale, gradient, branch) if array is not None]
     found: tuple[jax.Array, jax.Array] = rows.call(kernel, "layer_norm_gradient", (count,), outputs, warps=_WARPS)(*given)
@@ -163,16 +163,17 @@ def _forward_kernel(*refs: Any, settings: Settings, adding: bool, biased: bool) 
         outputs[own, column] = (values if bias is None else values + bias[column][None]).astype(outputs.dtype)
 
 
-def _backward_kernel(*refs: Any, settings: Settings, groups: int, branching: bool) -> None:
+def _backward_kernel(*refs: Any, settings: Settings, groups: int, count: int, branching: bool) -> None:
     total, scale, gradient, *others = refs
     branch = others.pop(0) if branching else None
     outputs, sums = others
     size, program = total.shape[1], pl.program_id(0)
+    start, number = rows.share(groups, count)
     columns = _columns(size)
     scales = [scale[column][None] for column in columns]
 
     def add_group(index: Any, carry: Any) -> Any:
-        own = rows.span(program * groups + index, _ROWS)
+        own = rows.span(start + index, _ROWS)
         chunks = [total[own, column].astype(jnp.float32) for column in columns]
         given = [gradient[own, column].astype(jnp.float32) for column in columns]
         normed, factor = _divided(chunks, size, settings)
@@ -191,6 +192,6 @@ def _backward_kernel(*refs: Any, settings: Settings, groups: int, branching: boo
         )
 
     zeros = [jnp.zeros((_ROWS, column.size), jnp.float32) for column in columns]
-    for index, found in enumerate(jax.lax.fori_loop(0, groups, add_group, (zeros, zeros))):
+    for index, found in enumerate(jax.lax.fori_loop(0, number, add_group, (zeros, zeros))):
         for column, chunk in zip(columns, found, strict=True):
             sums[program, index, column] = jnp.sum(chunk, axis=0)

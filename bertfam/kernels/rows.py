@@ -106,9 +106,20 @@ def span(number: Any, size: int) -> Any:
 
 
 def programs(groups: int, columns: int = 1) -> int:
-    """Return the number of programs, a divisor of `groups` groups of rows, that sum over rows in each of `columns` columns."""
+    """Return the number of programs that sum over `groups` groups of rows in each of `columns` columns.
+
+    It divides the groups where they have a divisor that keeps the GPU busy; see `share`.
+    """
     most = min(groups, max(_MOST_PROGRAMS // columns, 1))
-    return next(count for count in range(most, 0, -1) if groups % count == 0)
+    return next((count for count in range(most, most // 2, -1) if groups % count == 0), most)
+
+
+def share(groups: int, count: int) -> tuple[Any, Any]:
+    """Return the first group of this program, one of `count` along the first axis of the grid, and the number of its groups."""
+    program, (least, more) = pl.program_id(0), divmod(groups, count)
+    if not more:
+        return program * least, least
+    return program * least + jnp.minimum(program, more), least + (program < more)
 
 
 def call(kernel: Callable[..., None], name: str, grid: tuple[int, ...], outputs: Any, *, warps: int) -> Callable[..., Any]:

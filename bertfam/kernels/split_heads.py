@@ -103,7 +103,8 @@ def _backward(settings: Settings, saved: Any, gradients: list[jax.Array]) -> tup
         kernel = partial(
             _backward_kernel,
             sizes=sizes,
-            groups=groups // parts,
+            groups=groups,
+            parts=parts,
             count=len(given),
             turned=settings.turned if turns is not None else 0,
         )
@@ -163,27 +164,28 @@ def _forward_kernel(*refs: Any, sizes: tuple[int, int], biased: bool, turned: in
             outputs[own, heads, half] = values.astype(outputs.dtype)
 
 
-def _backward_kernel(*refs: Any, sizes: tuple[int, int], groups: int, count: int, turned: int) -> None:
+def _backward_kernel(*refs: Any, sizes: tuple[int, int], groups: int, parts: int, count: int, turned: int) -> None:
     gradients, others = refs[:count], [*refs[count:]]
     turns = [others.pop(0), others.pop(0)] if turned else []
     joint, *sums = others
     program, heads = pl.program_id(0), rows.span(pl.program_id(1), sizes[1])
+    start, number = rows.share(groups, parts)
 
-    def add_group(number: Any, totals: list[jax.Array]) -> list[jax.Array]:
-        own = rows.span(program * groups + number, sizes[0])
+    def add_group(index: Any, totals: list[jax.Array]) -> list[jax.Array]:
+        own = rows.span(start + index, sizes[0])
         angles = [turn[own][:, None] for turn in turns]
         found = []
-        for index, gradient in enumerate(gradients):
+        for projection, gradient in enumerate(gradients):
             halves = [gradient[own, heads, half].astype(jnp.float32) for half in range(2)]
-            if index < turned:
+            if projection < turned:
                 halves = turn(halves, angles[0], -angles[1])
             for half, values in enumerate(halves):
-                joint[own, index, heads, half] = values.astype(joint.dtype)
+                joint[own, projection, heads, half] = values.astype(joint.dtype)
             found += halves
         return [total + values for total, values in zip(totals, found, strict=True)] if sums else []
 
     shape = (*sizes, gradients[0].shape[-1])
     zeros = [jnp.zeros(shape, jnp.float32)] * (2 * len(gradients)) if sums else []
-    totals = jax.lax.fori_loop(0, groups, add_group, zeros)
+    totals = jax.lax.fori_loop(0, number, add_group, zeros)
     for place, total in enumerate(totals):
         sums[0][program, place // 2, heads, place % 2] = jnp.sum(total, axis=0)

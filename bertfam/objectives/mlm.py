@@ -9,7 +9,9 @@ from typing_extensions import override
 
 from bertfam.errors import UserError
 from bertfam.features import FeatureSpec, RowShape, encoder_features, masked_features
+from bertfam.kernels.chunked_cross_entropy import VocabularyLoss, chunked_cross_entropy, has_kernel
 from bertfam.layers.execution import Execution
+from bertfam.layers.heads.pretraining import token_logits
 from bertfam.layers.initializers import named_key
 from bertfam.layers.lookup import gather_positions
 from bertfam.models.encoder import MaskedLmConfig, init_encoder, init_masked_lm_head, word_table
@@ -88,8 +90,19 @@ class Mlm(Objective):
 
     def masked_loss(self, params: Tree, hidden: jax.Array, batch: Batch) -> tuple[jax.Array, dict[str, Sum]]:
         """Compute the term and the metrics at the masked positions of hidden [batch, length, embed]."""
-        logits = self.masked_logits(params, hidden, batch)
-        loss, accuracy = masked_cross_entropy(logits, batch["masked_target_tokens"], batch["masked_loss_weights"])
+        targets, weights = batch["masked_target_tokens"], batch["masked_loss_weights"]
+        head = self.model.masked_lm_head(self.execution)
+        # [batch, length, embed] -> [batch, predictions, embed]
+        places = gather_positions(hidden, batch["masked_positions"])
+        factors: Any = head.apply({"params": params["mlm_head"]}, places, word_table(params), method="factors")
+        places, table, bias = factors
+        if has_kernel(places, table):
+            settings = VocabularyLoss(head.vocab_size, chunk=targets.shape[1])
+            sums = chunked_cross_entropy(places, table, bias, targets, weights, settings)
+            loss, accuracy = sums.loss, Sum(sums.correct, jnp.sum(weights))
+        else:
+            logits = token_logits(places, table, bias, head.vocab_size)
+            loss, accuracy = masked_cross_entropy(logits, targets, weights)
         return loss, {"mlm_loss": Sum(loss, accuracy.weight), "mlm_accuracy": accuracy}
 
     @override

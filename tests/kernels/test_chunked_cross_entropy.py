@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import xla
 
+from bertfam.kernels import cross_entropy, rows
 from bertfam.kernels.chunked_cross_entropy import VocabularyLoss, chunked_cross_entropy, token_scores
 
 BATCH, LENGTH, EMBED, ROWS, REAL = 3, 11, 6, 24, 21
@@ -55,8 +56,20 @@ def test_values_computed_by_hand():
     assert actual.correct == 0  # of two equal logits the first counts
 
 
-@pytest.mark.parametrize(("chunk", "has_biases"), [(1, [True]), (4, [True, False]), (64, [True])])
-def test_value_and_gradients_match_the_plain_loss(chunk, has_biases):
+@pytest.fixture
+def with_kernel(request, monkeypatch):
+    """Let the kernel compute the losses, in steps of fewer columns than a row has; it is interpreted here."""
+    if request.param:
+        monkeypatch.setattr(rows, "run_here", lambda dtype: True)
+        monkeypatch.setattr(cross_entropy, "_COLUMNS", 8)
+
+
+@pytest.mark.parametrize(
+    ("chunk", "has_biases", "with_kernel"),
+    [(1, [True], False), (4, [True, False], False), (64, [True], False), (4, [True], True)],
+    indirect=["with_kernel"],
+)
+def test_value_and_gradients_match_the_plain_loss(chunk, has_biases, with_kernel):
     settings = VocabularyLoss(REAL, z_loss=0.05, label_smoothing=0.1, chunk=chunk)
     for has_bias in has_biases:
         args = arguments(bias=has_bias)
@@ -112,7 +125,8 @@ def test_bfloat16_hidden_states_have_float32_logits():
     np.testing.assert_allclose(kernel_gradient, expected_kernel, rtol=0.02, atol=0.05)
 
 
-def test_places_of_weight_0_add_exactly_nothing():
+@pytest.mark.parametrize("with_kernel", [False, True], indirect=True)
+def test_places_of_weight_0_add_exactly_nothing(with_kernel):
     hidden, kernel, bias, targets, weights = arguments()
     wild = jnp.where(weights[..., None] > 0, hidden, jnp.asarray([jnp.nan, jnp.inf, -jnp.inf, 1e38, 0, 1.0]))
     gradient = jax.jit(
@@ -142,13 +156,13 @@ def test_scores_of_all_places():
 
 def test_no_program_holds_the_logits():
     """In training and in evaluation the largest buffer is of one chunk, and the memory is that of few chunks."""
-    batch, length, embed, rows, chunk = 2, 512, 8, 4096, 16
-    shapes = [(batch, length, embed), (rows, embed), (rows,), (batch, length), (batch, length)]
+    batch, length, embed, height, chunk = 2, 512, 8, 4096, 16
+    shapes = [(batch, length, embed), (height, embed), (height,), (batch, length), (batch, length)]
     args = [
         jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in zip(shapes, ["float32"] * 3 + ["int32", "float32"], strict=True)
     ]
-    settings = VocabularyLoss(rows, z_loss=1e-4, label_smoothing=0.1, chunk=chunk)
-    logits = 4 * batch * length * rows
+    settings = VocabularyLoss(height, z_loss=1e-4, label_smoothing=0.1, chunk=chunk)
+    logits = 4 * batch * length * height
 
     def loss(function):
         return lambda *args: function(*args, settings)[0]
@@ -157,7 +171,7 @@ def test_no_program_holds_the_logits():
     for function in (gradient, loss(chunked_cross_entropy)):
         compiled = jax.jit(function).lower(*args).compile()
         text = compiled.as_text()
-        assert f"[{batch},{length},{rows}]" not in text and f"[{batch},{chunk},{rows}]" in text
+        assert f"[{batch},{length},{height}]" not in text and f"[{batch},{chunk},{height}]" in text
         assert compiled.memory_analysis().temp_size_in_bytes < 8 * logits * chunk / length
     whole = jax.jit(jax.grad(loss(plain_sums), (0, 1, 2))).lower(*args).compile()
     assert whole.memory_analysis().temp_size_in_bytes > logits  # the measure distinguishes the two

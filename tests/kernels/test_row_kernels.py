@@ -87,6 +87,15 @@ def test_norms(norm, branches, added, check):
     check(make, params, (draw(0), draw(1)) if added else (draw(0),), "layer_norm")
 
 
+def test_programs_with_unequal_shares_of_the_rows(check, monkeypatch):
+    """Seven groups of rows are shared by four programs."""
+    monkeypatch.setattr(rows, "_MOST_PROGRAMS", 4)
+    norm, inputs = LayerNorm(), draw(0, (2, 7, 64))
+    params = random_params(lambda: norm.init(jax.random.key(0), inputs))
+    check(lambda dtype: norm.clone(dtype=jnp.dtype(dtype)).apply, params, inputs, "layer_norm")
+    assert rows.programs(7) == 4 and rows.programs(8) == 4 and rows.programs(9) == 3 and rows.programs(8, 3) == 1
+
+
 @pytest.mark.parametrize(("activation", "gated"), [("gelu", True), ("gelu_tanh", True), ("relu", False), ("silu", True)])
 def test_hidden_layers(activation, gated, check):
     layer = FeedForward(192, activation, gated=gated, use_bias=activation != "silu")

@@ -13,6 +13,7 @@ from test_packed_rows import packed
 from bertfam.config import load
 from bertfam.data.rows.packing import Packed
 from bertfam.data.rows.running_text import WholeDocuments
+from bertfam.kernels import cross_entropy, rows
 from bertfam.layers.execution import Execution
 from bertfam.models.modernbert import ModernBertConfig
 from bertfam.objectives.mlm import Mlm
@@ -51,6 +52,19 @@ def test_packed_rows_have_the_loss_of_their_examples():
     masks = batch["masked_loss_weights"].sum()
     (alone, _), (together, _) = (loss_of(params, rows, mlm=masks) for rows in (batch, packed(batch)))
     np.testing.assert_allclose(together, alone, rtol=1e-5)
+
+
+def test_the_kernel_gives_the_loss_and_gradients_of_the_logits(monkeypatch):
+    params, batch = random_params(SHALLOW, seed=5), tiny.batch(8, predictions=[4, 0, 1, 0, 4, 0, 4, 0])
+    expected = compile_loss(SHALLOW)(params, batch)
+    monkeypatch.setattr(cross_entropy, "supports", lambda shape, dtype: True)
+    names, call = [], rows.call
+    monkeypatch.setattr(
+        rows, "call", lambda kernel, name, *args, **options: names.append(name) or call(kernel, name, *args, **options)
+    )
+    actual = compile_loss(SHALLOW)(params, batch)
+    assert names == ["cross_entropy"]
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6), actual, expected)
 
 
 def test_inspection_counts_the_first_layer_with_the_others(state, boxed):

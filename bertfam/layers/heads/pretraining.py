@@ -115,7 +115,6 @@ class MaskedLmHead(nn.Module):
     decoder_bias: bool = True
     transforms: bool = True
 
-    @nn.compact
     def __call__(self, hidden: jax.Array, word_table: jax.Array) -> jax.Array:
         """Return the logits of masked tokens.
 
@@ -125,6 +124,14 @@ class MaskedLmHead(nn.Module):
 
         Returns:
           The logits float32[batch, predictions, rows].
+        """
+        return token_logits(*self.factors(hidden, word_table), self.vocab_size)
+
+    @nn.compact
+    def factors(self, hidden: jax.Array, word_table: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+        """Return what the logits are computed from: transformed hidden states, the table, and the bias of each word or None.
+
+        The arguments are those of a call.
         """
         dtype = self.execution.compute_dtype
         rows, embed = word_table.shape
@@ -138,7 +145,7 @@ class MaskedLmHead(nn.Module):
         bias = None
         if self.decoder_bias:
             bias = param(self, "bias", logical(nn.initializers.zeros_init(), ("vocab",)), (rows,))
-        return token_logits(hidden, word_table, bias, self.vocab_size)
+        return hidden, word_table, bias
 
 
 def token_logits(hidden: jax.Array, word_table: jax.Array, bias: jax.Array | None, vocab_size: int) -> jax.Array:
