@@ -3,6 +3,7 @@
 import io
 import json
 import random
+import re
 import unicodedata
 
 import numpy as np
@@ -18,7 +19,7 @@ from bertfam.data.vocabularies.sentence_piece.charsmap import check_charsmap
 from bertfam.data.vocabularies.sentence_piece.composition import normalization_steps
 from bertfam.data.vocabularies.sentence_piece.model_file import parse, processor_of
 from bertfam.data.vocabularies.sentence_piece.vocabulary import SentencePiece
-from bertfam.errors import UserError
+from bertfam.errors import UserError, warn_once
 
 LOSSLESS = {"normalizer": "identity", "keep_spaces": True, "byte_fallback": True}
 
@@ -387,12 +388,12 @@ def own_model(lines, **options):
 @pytest.mark.parametrize("prefix", [True, False])
 @pytest.mark.parametrize("rule", ["nmt_nfkc", "nmt_nfkc_cf"])
 def test_exported_tokenizer_of_a_users_own_model_agrees(lines, tmp_path, kind, prefix, rule):
-    symbols = ["<sep>", "<SEP>", "<sep>s", "①", "[x|y]"]
+    symbols = ["<sep>", "<SEP>", "<sep>s", "①", "[x|y]", "the▁cat"]
     model = own_model(lines, model_type=kind, add_dummy_prefix=prefix, normalization_rule_name=rule, user_defined_symbols=symbols)
     texts = [
         *(line for line in lines[:50] if "**" not in line),  # rows of one character have splits of equal scores
         "the<sep>cat <sep> sat<sep>s", "<sep>b", "<SEP>", "<SEP><SEP>b a<SEP>", "①", "x ①① [x|y]", "＜sep＞",
-        "   the  cat ", " <sep>", "  <SEP>", " ", "", "<se p>", "<<sep>>",
+        "   the  cat ", " <sep>", "  <SEP>", " ", "", "<se p>", "<<sep>>", "the cat", "all the cats",
     ]  # fmt: skip
     vocabulary = SentencePiece(model)
     vocabulary.save(tmp_path)
@@ -405,6 +406,22 @@ def test_exported_tokenizer_of_a_users_own_model_agrees(lines, tmp_path, kind, p
     ids = vocabulary.encode_prompt(prompt, frame=False).ids.tolist()
     assert exported.encode(prompt, add_special_tokens=False).ids == ids
     assert vocabularies.load(tmp_path).fingerprint == vocabulary.fingerprint
+
+
+def test_an_exported_tokenizer_with_other_splits_is_reported_once(lines, learn, tmp_path, capsys):
+    """Rows of one character have splits of equal scores, which are exact in models that bertfam has learnt."""
+    warn_once.cache_clear()
+    for kind in ("unigram", "bpe"):
+        learn(kind, "t5").save(tmp_path)
+    assert capsys.readouterr().err == ""
+    vocabulary = SentencePiece(own_model(lines))
+    for _ in range(2):
+        vocabulary.save(tmp_path)
+    (warning,) = capsys.readouterr().err.splitlines()
+    text, theirs, ours = re.search("splits '(.*)' into (.*), and .* into (.*): few texts", warning).groups()
+    exported = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert exported.encode(text, add_special_tokens=False).tokens == theirs.split() != ours.split()
+    assert vocabulary.pieces(vocabulary.encode_batch([text])[0]) == ours.split()
 
 
 def test_a_model_with_spaces_after_words_is_refused(lines, tmp_path):

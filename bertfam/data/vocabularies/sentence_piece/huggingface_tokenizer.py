@@ -1,19 +1,23 @@
 """Conversion of a SentencePiece model to the `tokenizers` library, which Hugging Face's transformers uses."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 from sentencepiece.sentencepiece_model_pb2 import ModelProto, NormalizerSpec
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE, Unigram
 
+from bertfam.data.vocabularies.huggingface_files import warn_once_in_parent
 from bertfam.data.vocabularies.layouts import Layout
 from bertfam.data.vocabularies.sentence_piece.composition import normalization_steps
 from bertfam.data.vocabularies.sentence_piece.normalization import Cleaning
 from bertfam.data.vocabularies.tokenizers_vocabulary import template
+from bertfam.storage.untrusted import shown
 
 _UNIGRAM, _NORMAL, _USER_DEFINED = 1, 1, 4
 _START = "\ufdd2"  # stands in no text
+_SAMPLES = 500  # pieces of a model of which `warn_of_other_splits` makes texts
 _FIRST_SYMBOL = 0x100000  # private characters, one for each user-defined symbol that normalisation would change
 
 
@@ -49,6 +53,36 @@ def make_tokenizer(
     controls = sorted([*layout.controls, *sentinels], key=ids.__getitem__)
     tokenizer.add_special_tokens([AddedToken(piece, lstrip=True) for piece in controls])
     return tokenizer
+
+
+def warn_of_other_splits(
+    proto: ModelProto, layout: Layout, tokenizer: Tokenizer, encode: Callable[[Sequence[str]], Sequence[np.ndarray]]
+) -> None:
+    """Warn if a tokenizer splits texts that are made of the model's own pieces in another way than the model.
+
+    The model adds scores in float32 and the tokenizer in float64, which may choose another of several splits whose scores are
+    equal, or nearly so: rows of one character have many. A model that bertfam has learnt has scores whose sums are exact.
+
+    Args:
+      proto: the model, without sentinels.
+      layout: the control pieces, which stand in no text.
+      tokenizer: the tokenizer that is exported.
+      encode: encodes texts by the model.
+    """
+    pieces = [piece for piece in proto.pieces if piece.type in (_NORMAL, _USER_DEFINED) and piece.piece not in layout.controls]
+    symbols = [piece.piece for piece in pieces if piece.type == _USER_DEFINED][:_SAMPLES]
+    characters = [piece.piece for piece in pieces if len(piece.piece) == 1 and piece.piece != "▁"][:_SAMPLES]
+    texts = [text for symbol in symbols for text in (symbol, symbol.replace("▁", " "))]
+    texts += [character * length for character in characters for length in (3, 5, 7, 19)]
+    for text, ids, split in zip(texts, encode(texts), tokenizer.encode_batch(texts, add_special_tokens=False), strict=True):
+        if ids.tolist() != split.ids:
+            own = [tokenizer.id_to_token(id) for id in ids.tolist()]
+            warn_once_in_parent(
+                f"tokenizer.json, which transformers reads, splits {shown(text)} into {' '.join(split.tokens)}, and the "
+                f"SentencePiece model, which training follows, into {' '.join(own)}: few texts differ; encode with spiece.model "
+                "and the library sentencepiece where all ids must be equal"
+            )
+            return
 
 
 def _steps(spec: NormalizerSpec, symbols: Sequence[str]) -> list[normalizers.Normalizer]:
@@ -93,9 +127,11 @@ def _splitters(proto: ModelProto, symbols: Sequence[str]) -> list[pre_tokenizers
 
 
 def _unigram(proto: ModelProto, ids: Mapping[str, int]) -> Unigram:
-    best = max((piece.score for piece in proto.pieces if piece.type == _NORMAL), default=0.0)
+    # The library's own score of a symbol, whose length is that in bytes and whose best score is at least 0.
+    best = max((piece.score for piece in proto.pieces if piece.type == _NORMAL and piece.score > 0), default=0.0)
     scores = {
-        piece.piece: len(piece.piece) * best - 0.1 if piece.type == _USER_DEFINED else piece.score for piece in proto.pieces
+        piece.piece: len(piece.piece.encode()) * best - 0.1 if piece.type == _USER_DEFINED else piece.score
+        for piece in proto.pieces
     }
     unknown = next(id for id, piece in enumerate(proto.pieces) if piece.type == 2)
     rows = [(piece, scores.get(piece, 0.0)) for piece in sorted(ids, key=ids.__getitem__)]

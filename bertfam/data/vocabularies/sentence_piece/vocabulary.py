@@ -209,15 +209,18 @@ class SentencePiece(Pieces):
         self, directory: str | os.PathLike[str], *, model_max_length: int | None = None, before: Sequence[str] | None = None
     ) -> None:
         """Write spiece.model (which seqio and sentencepiece read) and Hugging Face's files, see `Vocabulary.save`."""
-        from bertfam.data.vocabularies.sentence_piece.huggingface_tokenizer import make_tokenizer
+        from bertfam.data.vocabularies.sentence_piece.huggingface_tokenizer import make_tokenizer, warn_of_other_splits
 
         layout = self.layout if before is None else self.layout.for_continuation(before)
         sentinels = [self._pieces[id] for id in self.token_ids.sentinels]
+        proto = parse(self.model)
+        tokenizer = make_tokenizer(proto, layout, self._ids, sentinels, self.cleaning)
+        warn_of_other_splits(proto, layout, tokenizer, self.encode_batch)
         write_files(
             to_path(directory),
             layout,
             own={"spiece.model": self.model},
-            tokenizer_json=make_tokenizer(parse(self.model), layout, self._ids, sentinels, self.cleaning).to_str(pretty=True),
+            tokenizer_json=tokenizer.to_str(pretty=True),
             tokenizer_class=GENERIC_CLASS,
             settings={} if self.cleaning is None else self.cleaning.settings(),
             model_max_length=model_max_length,
