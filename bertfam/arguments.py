@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from typing_extensions import override
 
 from bertfam.errors import UserError, report
+from bertfam.storage.credentials import check_address
 from bertfam.storage.files import check_file, check_writable
 from bertfam.suggest import did_you_mean, one_each, without_commas
 
@@ -49,6 +50,8 @@ class Parser(argparse.ArgumentParser):
         name = _name(action)
         if not word and action.option_strings and action.const != word:
             raise UserError(f"{name}=: the value is empty; give one{'' if action.required else ', or leave the flag out'}")
+        if action.option_strings:  # a prompt may name any address
+            check_address(word)
         try:
             return super()._get_value(action, word)
         except argparse.ArgumentError as error:

@@ -15,6 +15,8 @@ from bertfam import cli, environment
         "JAX_NUM_CPU_DEVICES=",
         "XLA_FLAGS=garbage",
         "XLA_FLAGS=xla_dump_to=/tmp --xla_cpu_enable_fast_math=false",
+        "XLA_FLAGS=--xla_dump_hlo_as_text=true --xla_no_such_flag=1",
+        "XLA_FLAGS=--xla_backend_optimization_level=high",
         "XLA_PYTHON_CLIENT_MEM_FRACTION=90%",
         "XLA_CLIENT_MEM_FRACTION=0",
         "XLA_PYTHON_CLIENT_ALLOCATOR=malloc",
@@ -38,6 +40,7 @@ def test_a_value_without_a_meaning_is_one_line_that_names_the_variable(tmp_path,
     assert cli.main(["configs", "bert_tiny"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"bertfam: error: {name}={value}: ") and "unset it" in line
+    assert "no_such_flag" not in value or "(Unknown flag in XLA_FLAGS: --xla_no_such_flag=1)" in line
     assert cli.main(["configs", "--help"]) == 0
 
 

@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from bertfam.errors import TransientError, UserError
+from bertfam.storage.credentials import check_address
 from bertfam.storage.faults import NO_ADDRESS, refusal
 
 SCHEME = "gs://"
@@ -34,8 +35,10 @@ def open_path(text: str) -> Path:
     """Return an address in a bucket as a path with pathlib's methods (a `upath.UPath`).
 
     Raises:
-      UserError: If gcsfs is not installed, or the bucket does not exist, cannot be reached or must not be read.
+      UserError: If the address has a password, gcsfs is not installed, or the bucket does not exist, cannot be reached or must
+        not be read.
     """
+    check_address(text)
     bucket, _, name = text.removeprefix(SCHEME).partition("/")
     if not bucket:
         raise UserError(f"{text} names no bucket: write {SCHEME}BUCKET/FOLDER")

@@ -18,6 +18,7 @@ from typing_extensions import override
 
 from bertfam.errors import TransientError, UserError
 from bertfam.storage import buckets
+from bertfam.storage.credentials import check_address
 from bertfam.storage.faults import http_status, refusal
 
 _BLOCK = 8 << 20  # bytes of a request, which takes about as long as the delay of a store
@@ -165,6 +166,7 @@ def _has_ranges(filesystem: Any, name: str) -> bool:
 
 def _filesystem(address: str) -> tuple[Any, str]:
     """Return the file system of an address, and the name of the address there."""
+    check_address(address)
     protocol = address.partition("://")[0]
     if not address.isprintable():
         raise UserError(f"{address!a} cannot be an address: it has characters that cannot be printed")

@@ -64,6 +64,12 @@ def check_file(path: Path, max_bytes: int | None = MAX_BYTES) -> None:
         check_size(path, status.st_size, max_bytes)
 
 
+def check_subfolder(folder: Path) -> None:
+    """Raise UserError if a folder that belongs to another one is a link out of it."""
+    if not is_remote(folder) and folder.is_symlink() and folder.is_dir():
+        _check_inside(folder)
+
+
 def check_size(path: Path | str, size: int, max_bytes: int = MAX_BYTES) -> None:
     """Raise UserError if a file that is read as a whole has more than `max_bytes`."""
     if size > max_bytes:
@@ -173,7 +179,8 @@ def _check_inside(path: Path) -> None:
     folder, target = Path(os.path.realpath(path.parent)), Path(os.path.realpath(path, strict=True))
     is_hub_blob = folder.parent.name == "snapshots" and target.parent == folder.parent.parent / "blobs"
     if not (target.is_relative_to(folder) or is_hub_blob):
-        raise UserError(f"{path} is a link out of its folder: put the file itself there (cp --dereference)")
+        kind, copy = ("folder", "cp -r --dereference") if target.is_dir() else ("file", "cp --dereference")
+        raise UserError(f"{path} is a link out of its folder: put the {kind} itself there ({copy})")
 
 
 def _reason(error: Exception) -> str:

@@ -30,7 +30,7 @@ from bertfam.interop.folders import check_is_run, model_folder_around, model_fol
 from bertfam.plurals import plural
 from bertfam.storage.files import check_writable, clear_partial, write_text
 from bertfam.storage.paths import check_encodable, check_whole, make_folder, to_path
-from bertfam.storage.untrusted import read_json
+from bertfam.storage.untrusted import check_subfolder, read_json
 from bertfam.training.checkpoints import Checkpoints, has_training_state, selection
 from bertfam.training.integrity import model_dir_files
 from bertfam.training.integrity.model_dir_files import FINGERPRINT, START
@@ -67,6 +67,7 @@ def check_folder(model_dir: Path) -> None:
         return
     if not model_dir.is_dir():
         raise UserError(f"--model_dir={model_dir} is a file; name a folder")
+    check_subfolder(model_dir / "vocab")  # a run writes its vocabulary there
     other = sorted(path.name for path in model_dir.iterdir() if path.name not in _OWN and not path.name.startswith("."))
     if other and not (model_dir / "config.gin").is_file():
         raise UserError(f"--model_dir={model_dir} holds {other[0]} and no run (no config.gin): {_fix_of_other(model_dir)}")

@@ -94,6 +94,18 @@ def test_a_checkpoint_that_was_renamed_is_named(trained, damaged, tmp_path):
     assert "model/checkpoints/99 is named after an update" in line and "run of 24 updates" in line and "move it away" in line
 
 
+def test_a_vocabulary_that_is_a_link_out_of_the_model_folder_is_neither_read_nor_written(trained, damaged, tmp_path):
+    shutil.move(damaged / "vocab", tmp_path / "others")
+    (damaged / "vocab").symlink_to("../others")
+    for command in ("pretrain", "fill"):
+        line = refused(trained, tmp_path, READERS[command])
+        assert "model/vocab is a link out of its folder: put the folder itself there" in line
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new/vocab").symlink_to("../others")
+    line = refused(trained, tmp_path, ["pretrain", "--model_dir=new", "--input={text}"])
+    assert "new/vocab is a link out of its folder" in line
+
+
 def test_a_file_in_place_of_the_vocabulary_is_not_answered_with_the_model_folder(trained, damaged, tmp_path):
     shutil.rmtree(damaged / "vocab")
     (damaged / "vocab").touch()

@@ -17,6 +17,7 @@ from pyarrow import parquet
 
 from bertfam import cli
 from bertfam.data.token_cache.cache import TokenCache
+from bertfam.storage.credentials import check_address
 
 pytestmark = pytest.mark.usefixtures("caches_in_process")
 TEXT = "The cat saw the café.\nIt sat.\n\nTwo birds sang.\n\nThe dog barked at the cat.\nIt ran.\nIt sat.\n"
@@ -106,6 +107,16 @@ BAD_NAMES = {
         "TextFiles: encoding 'latin-1' does not go with parquet, whose strings are UTF-8 (TextFiles.encoding from "
         "--encoding=latin-1)",
     ),
+    "password": (
+        ["--input=s3://AKID:SEC/RET@bucket/*.txt"],
+        "s3://***@bucket/*.txt: an address with a password would stand in logs and files: leave it out, and set "
+        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write them into ~/.aws/credentials",
+    ),
+    "token of a web server in a configuration": (
+        ["--gin.corpus/TextFiles.train=('https://SECRET@host:8080/a.txt',)", "--gin.TextData.corpus=@corpus/TextFiles()"],
+        "https://***@host:8080/a.txt: an address with a password would stand in logs and files: leave it out, and download the "
+        "file first",
+    ),
     "encoding of a task": (
         ["--task=python_docs", "--encoding=latin-1"],
         "--encoding says how --input is read: it does not go with --task=python_docs",
@@ -166,6 +177,20 @@ def test_a_bad_file_in_a_process_of_its_own(folder):
 def test_bad_names_and_flags(folder, refused, name):
     flags, message = BAD_NAMES[name]
     assert refused("vocab", *flags) == f"bertfam: error: {message.replace('{}', str(folder))}\n"
+
+
+def test_a_file_beside_its_compressed_copy_is_named_once(folder, capfd):
+    (folder / "copy.txt").write_text(TEXT)
+    (folder / "copy.txt.gz").write_bytes(gzip.compress(TEXT.encode()))
+    capfd.readouterr()
+    assert cli.main(["cache", "--vocab=vocab", "--input=good.txt", "--input=copy*", "--output=cache"]) == 0
+    (warning,) = (line for line in capfd.readouterr().err.splitlines() if "warning" in line)
+    assert warning.startswith("bertfam: warning: copy.txt and copy.txt.gz are both read: ")
+
+
+@pytest.mark.parametrize("address", ["https://h:8080/a@b.txt", "abfs://box@account/a", "sftp://me@host/a", "s3://b/a:b@c"])
+def test_addresses_without_a_password(address):
+    check_address(address)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bertfam.errors import UserError
+from bertfam.errors import UserError, warn_once
 from bertfam.storage.paths import broken_link, similar_path
 from bertfam.storage.streams import StoredFile, find_stored, is_address
 from bertfam.suggest import one_each
@@ -40,7 +40,18 @@ def find_files(patterns: tuple[str, ...]) -> list[InputFile]:
             raise UserError(f"{kind} {pattern}{hint}{one_each(pattern, lambda part: bool(glob.glob(part, recursive=True)))}")
         for match in matches:
             files.setdefault(identity(match), match)
-    return list(files.values())
+    found = list(files.values())
+    _warn_of_copies(found)
+    return found
+
+
+def _warn_of_copies(files: Sequence[InputFile]) -> None:
+    """Warn about a file beside a compressed one of the same name, as a program that unpacks it leaves them."""
+    by_name: dict[str, InputFile] = {}
+    for file in files:
+        name = str(file).removesuffix(".gz").removesuffix(".zst")
+        if (other := by_name.setdefault(name, file)) is not file:
+            warn_once(f"{other} and {file} are both read: if one is a copy of the other, its text counts twice; name one of them")
 
 
 def _bracket_hint(pattern: str) -> str:

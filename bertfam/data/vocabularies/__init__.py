@@ -7,7 +7,7 @@ from bertfam.call_arguments import check_path
 from bertfam.data.vocabularies.vocabulary import Encoding, Vocabulary
 from bertfam.errors import UserError
 from bertfam.storage.paths import check_whole, missing_folder, to_path
-from bertfam.storage.untrusted import read_json
+from bertfam.storage.untrusted import check_subfolder, read_json
 
 __all__ = ["Encoding", "Vocabulary", "is_vocabulary", "load"]
 
@@ -18,12 +18,15 @@ def load(folder: str | os.PathLike[str]) -> Vocabulary:
     """Load a vocabulary of any kind from a folder written by `bertfam vocab` or published with a model.
 
     Raises:
-      UserError: the folder is missing or empty, or its vocabulary is not supported.
+      UserError: the folder is missing or empty, is that of a model or token cache and a link out of it, or its vocabulary is not
+        supported.
     """
     check_path(folder, "folder")
     path = to_path(folder)
     check_whole(path)
     try:
+        if path.name == "vocab" and any((path.parent / name).is_file() for name in ("config.gin", "cache.json")):
+            check_subfolder(path)
         return _load(path)
     except UserError as error:
         model_dir = path.parent
