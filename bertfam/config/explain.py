@@ -1,7 +1,6 @@
 """Explanations of configurables: fields with their types, defaults and meaning, and the places that bind them."""
 
 import inspect
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -88,7 +87,7 @@ def explain(name: str, config: Config | None = None) -> Explanation:
         raise UserError(f"{name} is one of {', '.join(sorted(match.selector for match in found))}: name one of them")
     (configurable,) = found
     target, selector = configurable.wrapped, configurable.selector
-    described = descriptions(target)
+    described = registry.descriptions(target)
     fields = [
         Field(
             parameter,
@@ -112,19 +111,6 @@ def _other_name(name: str) -> str:
     if owners := [one for one in registry.names() if name in (registry.parameters(registry.find(one)[0].selector) or ())]:
         return f"; it is a field of {listed(owners, 5)}"
     return ""
-
-
-def descriptions(target: Any) -> dict[str, str]:
-    """Return the meaning of each field from the "Attributes:" or "Args:" of a class, its bases, or a function."""
-    found: dict[str, str] = {}
-    for owner in reversed(inspect.getmro(target)) if inspect.isclass(target) else [target]:
-        text = inspect.cleandoc(owner.__doc__ or "")
-        section = re.search(r"^(?:Attributes|Args):\n((?:[ ]+.*\n?|\n)+)", text, re.MULTILINE)
-        for entry in re.split(r"^  (?=\S)", section[1], flags=re.MULTILINE)[1:] if section else []:
-            names, colon, meaning = entry.partition(":")
-            if colon:
-                found |= dict.fromkeys(names.split(", "), " ".join(meaning.split()))
-    return found
 
 
 def _default(target: Any, parameter: str) -> str | None:

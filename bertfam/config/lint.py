@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -304,13 +305,22 @@ def check_types(live: Bindings) -> None:
             )
         if not hints.fits(value, hint):
             repaired = hints.repair(value, hint)
-            fix = f"; write {repaired}" if repaired else _share_hint(binding, hint, live) or _objective_hint(binding, value)
+            fix = f"; write {repaired}" if repaired else _fix_by_meaning(binding, hint, live)
             if binding.parameter == "schedule" and isinstance(value, (int, float)):
                 fix = f"; write @LinearDecay(), say, and bind LinearDecay.peak = {render(value)} by itself"
             raise UserError(
                 f"{binding.origin}: {label(binding)} must be {hints.describe(hint)}, not {render(value)}"
                 f"{macro_origins(binding.value, live)}{fix}"
             )
+
+
+def _fix_by_meaning(binding: Binding, hint: Any, live: Bindings) -> str:
+    """Return the hint, for a value of another type, at the one that is meant; "" if it is not known."""
+    value = resolve(binding.value, live)
+    if value is None or value is False:
+        meaning = registry.descriptions(registry.get(binding.selector).wrapped).get(binding.parameter, "")
+        return f"; write 0, which {match[1]}" if (match := re.search(r"\b0 (disables \w+)", meaning)) else ""
+    return _share_hint(binding, hint, live) or _objective_hint(binding, value)
 
 
 def _share_hint(binding: Binding, hint: Any, live: Bindings) -> str:

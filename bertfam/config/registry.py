@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import re
 import typing
 from typing import Any
 
@@ -213,3 +214,16 @@ def type_hints(target: Any) -> dict[str, Any]:
         return typing.get_type_hints(annotated)
     except NameError:
         return {}
+
+
+def descriptions(target: Any) -> dict[str, str]:
+    """Return the meaning of each field from the "Attributes:" or "Args:" of a class, its bases, or a function."""
+    found: dict[str, str] = {}
+    for owner in reversed(inspect.getmro(target)) if inspect.isclass(target) else [target]:
+        text = inspect.cleandoc(owner.__doc__ or "")
+        section = re.search(r"^(?:Attributes|Args):\n((?:[ ]+.*\n?|\n)+)", text, re.MULTILINE)
+        for entry in re.split(r"^  (?=\S)", section[1], flags=re.MULTILINE)[1:] if section else []:
+            names, colon, meaning = entry.partition(":")
+            if colon:
+                found |= dict.fromkeys(names.split(", "), " ".join(meaning.split()))
+    return found

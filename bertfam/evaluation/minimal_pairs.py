@@ -5,7 +5,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple
 
@@ -108,7 +108,10 @@ def _files(path: Path) -> Iterator[tuple[str, Iterator[bytes]]]:
     elif path.is_file():
         try:
             with zipfile.ZipFile(path) as archive:
-                for name in sorted(archive.namelist()):
+                names = sorted(archive.namelist())
+                if twice := next((name for name, after in pairwise(names) if name == after and _is_data(name)), None):
+                    raise UserError(f"{path} has two files {twice}: leave one out")
+                for name in names:
                     if _is_data(name):
                         with archive.open(name) as member:
                             yield name, _lines(member, path, f"{path}/{name}")

@@ -60,7 +60,7 @@ class Run:
       keep_best: also keep that with the best held-out metric of this name ("mlm_loss", "mlm_accuracy"); None keeps none.
       patience: evaluations in a row without a better `keep_best` after which the run is complete; None: it makes all updates.
       watchdog_seconds: longest duration of a step or an evaluation batch, after which the process prints its stacks and
-        ends with exit code 76; compiling and saving have an hour at least; 0: any time.
+        ends with exit code 76; compiling and saving have an hour at least; 0 disables it.
       trackers: services that follow the metrics, such as `Wandb`, beside metrics.jsonl and TensorBoard.
       hooks: hooks of your own, called between steps after those that save and evaluate.
     """

@@ -30,12 +30,19 @@ def schedule_warnings(run: Run) -> list[str]:
     """Return warnings about a run's schedule."""
     schedule, total = run.optimizer.schedule, run.total_steps
     warmup = schedule.rising_steps
+    lines = []
     if warmup >= total > 1:
-        return [
+        lines.append(
             f"{type(schedule).__name__}.warmup_steps {warmup:,} is not less than the {plural(total, 'step')}: the peak is "
             "never reached"
-        ]
-    return []
+        )
+    if schedule.peak > run.optimizer.largest_rate:
+        optimizer = type(run.optimizer).__name__
+        lines.append(
+            f"{type(schedule).__name__}.peak is {schedule.peak:g}: with a rate above {run.optimizer.largest_rate:g} an update of "
+            f"{optimizer} is larger than the weights, and a run diverges; rates of 1e-5 to 2e-2 are usual"
+        )
+    return lines
 
 
 def evaluation_warnings(run: Run, has_held_out: bool) -> list[str]:

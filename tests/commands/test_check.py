@@ -148,20 +148,22 @@ def test_all_that_pretrain_warns_of(trained, tmp_path, monkeypatch, capsys):
     (tmp_path / "lines.txt").write_text("\n\n".join(f"The {number} cats sat on the mats." for number in range(60)))
     text = [f"--input={tmp_path / 'lines.txt'}", "--vocab={folder}/vocab", "--gin.TextFiles.validation_fraction=0.0"]
     run = ["--gin_file={folder}/run.gin", "--gin.LinearDecay.warmup_steps=30", "--gin.Run.sample_every=5"]
+    run.append("--gin.LinearDecay.peak=3")
     cached = [f"--cache_dir={tmp_path / 'cache'}"]
     expected = [
         r"100% of the sentence pairs of (.*) at length 16 have a random second sentence in every epoch.*",
         r"100% of the sentence pairs of (.*) at length 24 have a random second sentence in every epoch.*",
         r"LinearDecay.warmup_steps 30 is not less than the 24 steps: the peak is never reached",
+        r"LinearDecay.peak is 3: with a rate above 0.1 an update of AdamW is larger than the weights.*",
         re.escape(NO_HELD_OUT.replace("evaluated", "evaluated or sampled")),
     ]
     found, _ = warnings(capsys, words(trained, *run, *text))
-    assert all(any(re.fullmatch(line, other) for other in found) for line in expected) and len(found) == 4
+    assert all(any(re.fullmatch(line, other) for other in found) for line in expected) and len(found) == 5
     assert "of the training text at length 16" in "".join(found)
     assert cli.main(["cache", *words(trained, *text)[1:], f"--output={tmp_path / 'cache'}"]) == 0
     capsys.readouterr()
     of_cache, result = warnings(capsys, words(trained, *run, *cached))
-    assert all(any(re.fullmatch(line, other) for other in of_cache) for line in expected) and len(of_cache) == 4
+    assert all(any(re.fullmatch(line, other) for other in of_cache) for line in expected) and len(of_cache) == 5
     assert result["plan"]["data"]["train"]["documents"] == 60
 
     # It warns before it makes its folder, which here it does not.

@@ -59,6 +59,13 @@ def test_learning_rate_in_the_place_of_a_schedule():
         config.load(files, ["AdamW.schedule = 1e-3"])
 
 
+@pytest.mark.parametrize("binding", ["EVAL_EVERY = None", "Run.watchdog_seconds = False"])
+def test_none_in_place_of_the_0_that_disables(binding):
+    files = ["runs/defaults.gin", "objectives/mlm.gin", "models/bert_tiny.gin"]
+    with pytest.raises(UserError, match=r"must be (int|float), not (None|False).*; write 0, which disables (it|them)$"):
+        config.load(files, [binding])
+
+
 def test_value_that_an_include_after_it_overrides_is_named_in_a_warning(write, capsys):
     write("base.gin", GOOD)
     files = [write("own.gin", "STEPS = 9\nToyModel.size = 4\ninclude 'base.gin'\n"), write("good.gin", "include 'base.gin'\n")]

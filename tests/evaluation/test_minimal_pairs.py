@@ -102,6 +102,11 @@ def test_missing_empty_and_damaged_inputs_are_reported(tmp_path):
     (tmp_path / "damaged.zip").write_bytes(b"PK\x03\x04 and no more")
     with pytest.raises(UserError, match=r"damaged.zip cannot be read as a zip file \(File is not a zip file\)"):
         read_pairs(tmp_path / "damaged.zip")
+    with zipfile.ZipFile(tmp_path / "twice.zip", "w") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+        for _ in range(2):
+            archive.writestr("a/b.jsonl", "{}")
+    with pytest.raises(UserError, match="twice.zip has two files a/b.jsonl: leave one out"):
+        read_pairs(tmp_path / "twice.zip")
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(UserError, match="empty.jsonl has no line"):
         read_pairs(tmp_path)

@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 
 from bertfam.data import vocabularies
+from bertfam.data.corpora.corpus import SPLITS
 from bertfam.data.token_cache import digests, ranged
 from bertfam.data.token_cache.documents import Documents, StoredDocuments, Values
 from bertfam.errors import UserError, warn
@@ -74,11 +75,12 @@ class TokenCache:
             content = parse_json(read_bytes(manifest))
             version = content["format"]
             if version == FORMAT:
-                self._fingerprint, self._corpora = content["fingerprint"], content["corpora"]
+                self._fingerprint, self._corpora = dict(content["fingerprint"]), content["corpora"]
                 has_digests = content.get("digests", False)
                 _check_corpora(self._corpora)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{manifest} is damaged ({error}); delete {self.directory} and build it again") from None
+            why = error if isinstance(error, ValueError) else "it has not the entries that a build writes"
+            raise UserError(f"{manifest} is damaged ({why}); delete {self.directory} and build it again") from None
         if version != FORMAT:
             raise UserError(
                 f"{self.directory} has cache format {version}, this version reads {FORMAT}; delete it and build it again"
@@ -281,9 +283,13 @@ def _advice(directory: Path) -> str:
 
 def _check_corpora(corpora: dict[str, Any]) -> None:
     """Raise ValueError, KeyError, TypeError or AttributeError for entries of cache.json that no build writes."""
+    if not corpora:
+        raise ValueError("it names no corpora")
     for name, splits in corpora.items():
         if not _is_name(name):
             raise ValueError(f"{shown(name)} is no name of a corpus")
+        if missing := [split for split in SPLITS if split not in splits]:
+            raise ValueError(f"the split {missing[0]} of {name} is missing")
         for split, entry in splits.items():
             counts = [entry["counts"][count] for count in ("documents", "sentences", "tokens")]
             # None: a part of the cache is by an earlier version, which did not count it.

@@ -4,8 +4,9 @@ import functools
 import hashlib
 import json
 import os
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,8 @@ from bertfam.storage.untrusted import read_json, read_text, shown, typed
 
 ROBERTA = LAYOUTS["roberta"]
 _CLASSES = {"roberta": "RobertaTokenizer", "gpt2": "GPT2Tokenizer"}
+# Classes that make their own tokenizer, which does not compose.
+_OWN_TOKENIZER = re.compile(r"(Roberta|GPT2|Bart|Longformer|LED|OPT)Tokenizer(Fast)?", re.IGNORECASE)
 
 
 class ByteBpe(TokenizersVocabulary):
@@ -135,6 +138,8 @@ class ByteBpe(TokenizersVocabulary):
         if (path := folder / "tokenizer.json").exists():
             pieces, from_file, merges, prefix, composes = _read_tokenizer_json(path)
             warn_of_clash(folder, config, {"add_prefix_space": prefix})
+            if composes:
+                _check_composing_class(folder, config)
             warn_of_ignored(
                 folder / "vocab.json", lambda file: read_pieces(file, read_json(file)), model_pieces(pieces, from_file)
             )
@@ -197,13 +202,25 @@ class ByteBpe(TokenizersVocabulary):
 
     @override
     def _published_class(self, layout: Layout) -> str:
-        # These classes make their own tokenizer, which does not compose.
         classes = {} if self.composes else _CLASSES
         return next((name for key, name in classes.items() if LAYOUTS[key] == layout), GENERIC_CLASS)
 
     @override
     def _published_settings(self) -> dict[str, Any]:
         return {"add_prefix_space": self.add_prefix_space}
+
+
+def _check_composing_class(folder: Path, config: Mapping[str, Any]) -> None:
+    """Raise UserError where transformers would not compose text as tokenizer.json does: some classes make their own tokenizer."""
+    name, model = str(config.get("tokenizer_class") or ""), folder / "config.json"
+    if not name and model.exists():
+        name = f"{read_json(model).get('model_type')}Tokenizer"
+    if _OWN_TOKENIZER.fullmatch(name):
+        raise UserError(
+            f"{folder / 'tokenizer.json'} composes text (NFC), and the class {name}, which AutoTokenizer takes, does not from "
+            "transformers 5 on: if the model was trained on composed text, set tokenizer_class in tokenizer_config.json to "
+            f"{GENERIC_CLASS}; if not, delete the normalizer"
+        )
 
 
 @functools.cache

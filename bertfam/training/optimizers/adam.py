@@ -44,6 +44,11 @@ class AdamW(Optimizer):
         self._check_above_zero("epsilon")
         self._check_dtypes([("b1", "mu_dtype"), ("b2", "nu_dtype")])
 
+    @property
+    @override
+    def largest_rate(self) -> float:
+        return 0.1  # each weight moves by about the rate, and initial weights are some 0.02 large
+
     @override
     def direction(self, tensors: Tree) -> optax.GradientTransformation:
         return self._direction(tensors, corrected=True)

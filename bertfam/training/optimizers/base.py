@@ -56,6 +56,11 @@ class Optimizer(ABC):
             parts.append(scale_by_layer(self.layer_decay, tensors, self.layer_count))
         return optax.with_extra_args_support(optax.chain(*parts))
 
+    @property
+    def largest_rate(self) -> float:
+        """Rate above which an update is larger than the weights are: 1 where it is in proportion to them."""
+        return 1.0
+
     @abstractmethod
     def direction(self, tensors: Tree) -> optax.GradientTransformation:
         """Build the transformation from the (clipped) gradient to the update before the rate is applied."""

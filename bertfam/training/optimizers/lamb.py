@@ -30,6 +30,11 @@ class Lamb(AdamW):
 
     bias_correction: bool = False
 
+    @property
+    @override
+    def largest_rate(self) -> float:
+        return 1.0
+
     @override
     def direction(self, tensors: Tree) -> optax.GradientTransformation:
         return optax.chain(self._direction(tensors, corrected=self.bias_correction), transform_tensors(_trusted, tensors))

@@ -33,6 +33,11 @@ class Lion(Optimizer):
         self._check_not_negative("weight_decay")
         self._check_dtypes([("b2", "mu_dtype")])
 
+    @property
+    @override
+    def largest_rate(self) -> float:
+        return 0.1  # each weight moves by about the rate, and initial weights are some 0.02 large
+
     @override
     def direction(self, tensors: Tree) -> optax.GradientTransformation:
         return optax.chain(optax.scale_by_lion(self.b1, self.b2, self.mu_dtype), weight_decay(self.weight_decay, tensors))

@@ -66,6 +66,11 @@ class Muon(Optimizer):
         if not 1 <= self.iterations <= _MOST_ITERATIONS:
             raise ValueError(f"iterations {self.iterations} is not among 1 to {_MOST_ITERATIONS}; 5 are enough")
 
+    @property
+    @override
+    def largest_rate(self) -> float:
+        return 0.1 if self.scale == "match_adamw" else 1.0
+
     @override
     def direction(self, tensors: Tree) -> optax.GradientTransformation:
         dtypes = {"mu_dtype": self.mu_dtype, "nu_dtype": "float32"}

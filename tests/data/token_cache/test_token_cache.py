@@ -292,6 +292,23 @@ def test_malformed_manifest_is_refused(built, text):
 
 
 @pytest.mark.parametrize(
+    ("corpora", "reason"),
+    [
+        (None, "it names no corpora"),
+        ({}, "it names no corpora"),
+        ({"text": {}}, "the split train of text is missing"),
+        ({"text": None}, "it has not the entries that a build writes"),
+        (5, "it has not the entries that a build writes"),
+    ],
+)
+def test_manifest_without_its_corpora_is_refused(built, corpora, reason):
+    manifest = json.loads((built / "cache.json").read_text()) | {"corpora": corpora}
+    (built / "cache.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match=rf"cache.json is damaged \({reason}\); delete"):
+        TokenCache(built)
+
+
+@pytest.mark.parametrize(
     "change",
     [
         lambda corpora: corpora.update({"../text": corpora["text"]}),

@@ -130,6 +130,11 @@ def test_a_normalizer_that_composes_is_used_and_written_again(learn, tmp_path, n
     plain.save(tmp_path / "theirs")
     path = tmp_path / "theirs" / "tokenizer.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"normalizer": normalizer}))
+    stated = json.loads((tmp_path / "theirs/tokenizer_config.json").read_text())
+    assert stated["tokenizer_class"] == "RobertaTokenizer"  # which does not compose, whatever tokenizer.json says
+    with pytest.raises(UserError, match="composes text .NFC., and the class RobertaTokenizer"):
+        vocabularies.load(tmp_path / "theirs")
+    (tmp_path / "theirs/tokenizer_config.json").write_text(json.dumps(stated | {"tokenizer_class": "PreTrainedTokenizerFast"}))
     vocabulary = vocabularies.load(tmp_path / "theirs")
     text = "The cafe\u0301s of A\u030angstro\u0308m"
     theirs = Tokenizer.from_file(str(path)).encode(text, add_special_tokens=False)
