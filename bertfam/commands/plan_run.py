@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
@@ -17,7 +16,7 @@ from bertfam.data import vocabularies
 from bertfam.errors import UserError, warn
 from bertfam.planning.advice import Advice, Builder, advice_text, advise, least_devices, most_rows
 from bertfam.planning.choices import Choices, choose, with_choices
-from bertfam.planning.programs import KINDS, Job, Kind, jobs
+from bertfam.planning.programs import KINDS, TRAINING, Job, Kind, Program, compile_programs, jobs, largest_bytes
 from bertfam.planning.report import Row, largest_text, predicted_text, predicted_times, tables
 from bertfam.planning.report import row as make_row
 from bertfam.planning.shardings import shardings, shardings_text
@@ -27,6 +26,8 @@ from bertfam.plurals import plural
 from bertfam.sharding.chips import memory_bytes
 from bertfam.training.run import Run
 from bertfam.training.run_plan import duration, execution_settings, execution_text
+
+_LARGEST = 10  # arrays of a program that are named
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,14 @@ class Planned:
       run: the run, with a choice for the slice in place of each "auto".
       choices: the choices.
       jobs: the programs.
+      compiled: those that were compiled to confirm a choice, by name.
     """
 
     slice: Slice
     run: Run
     choices: Choices
     jobs: list[Job]
+    compiled: Mapping[str, Program]
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ def run(args: argparse.Namespace, slices: Sequence[Slice]) -> int:
     run = build(())
     plans = _lay_out(run, slices, args.program)
     split = {plan.slice.name: shardings(plan.jobs[0].trainer) for plan in plans if args.shardings and plan.jobs}
-    rows = _compile([(plan.slice, job) for plan in plans for job in plan.jobs])
+    rows = _compile([(plan, job) for plan in plans for job in plan.jobs])
     if not args.json:
         _print_tables(plans, rows, split)
     advice = {} if args.no_advice else _advise(build, plans, rows, 60 * args.advice_minutes)
@@ -95,17 +98,29 @@ def _lay_out(run: Run, slices: Sequence[Slice], programs: Sequence[Kind] | None)
     """Lay the programs out on every slice; raises UserError for sizes that do not divide, before anything is compiled."""
     plans = []
     for slice in slices:
-        devices = slice.devices()
         try:
-            choices = choose(run, devices, memory_bytes(devices[0]), partial(_report_of, slice.name))
-            chosen = with_choices(run, choices)
-            plans.append(Planned(slice, chosen, choices, jobs(chosen, chosen.mesh.build(devices), programs or KINDS)))
+            plans.append(_plan(run, slice, programs or KINDS))
         except UserError as error:
             raise UserError(f"{slice.name}: {error}") from error
     compiled = {job.kind for plan in plans for job in plan.jobs}
     if missing := [kind for kind in programs or () if kind not in compiled]:
         raise UserError(f"the run has no program to {' or '.join(missing)}; remove --program={missing[0]}")
     return plans
+
+
+def _plan(run: Run, slice: Slice, kinds: Sequence[Kind]) -> Planned:
+    """Choose every "auto" of the run for a slice; keep the programs that were compiled for it, and for no other choice."""
+    devices, compiled = slice.devices(), dict[Run, dict[str, Program]]()
+
+    def required(candidate: Run) -> int:
+        remat, count = candidate.objective.execution.remat, candidate.microbatch_count
+        _report(f"{slice.name}: compiling remat {remat}, microbatches {count} to see whether it fits")
+        compiled[candidate] = compile_programs(candidate, candidate.mesh.build(devices), TRAINING, _LARGEST)
+        return largest_bytes(compiled[candidate])
+
+    choices = choose(run, devices, memory_bytes(devices[0]), required)
+    chosen = with_choices(run, choices)
+    return Planned(slice, chosen, choices, jobs(chosen, chosen.mesh.build(devices), kinds), compiled.get(chosen, {}))
 
 
 def _print_json(results: Results, run: Run, job: Job, *, show_shardings: bool) -> None:
@@ -147,10 +162,6 @@ def _report(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _report_of(slice: str, line: str) -> None:
-    _report(f"{slice}: {line}")
-
-
 def _make_builder(args: argparse.Namespace) -> Builder:
     """Return a function that builds the run from its gin files and additional lines of gin.
 
@@ -183,18 +194,23 @@ def _make_builder(args: argparse.Namespace) -> Builder:
     return build
 
 
-def _compile(jobs: Sequence[tuple[Slice, Job]]) -> list[Row]:
-    """Compile the programs, and report the progress on stderr."""
+def _compile(jobs: Sequence[tuple[Planned, Job]]) -> list[Row]:
+    """Compile the programs that are not yet, and report the progress on stderr."""
     rows: list[Row] = []
-    start = time.monotonic()
-    for done, (slice, job) in enumerate(jobs):
-        left = f", about {duration((time.monotonic() - start) / done * (len(jobs) - done))} left" if done else ""
-        _report(f"[{done + 1}/{len(jobs)}] {slice.name}: {job.name}{left}")
+    start, done = time.monotonic(), 0
+    count = sum(job.name not in plan.compiled for plan, job in jobs)
+    for plan, job in jobs:
+        program = plan.compiled.get(job.name)
+        if not program:
+            left = f", about {duration((time.monotonic() - start) / done * (count - done))} left" if done else ""
+            _report(f"[{done + 1}/{count}] {plan.slice.name}: {job.name}{left}")
         if times := predicted_times(job):  # before minutes of compiling
-            _report(f"{slice.name}: {predicted_text(job.name, times)}")
-        rows.append(make_row(job.compile(largest=10), slice))
+            _report(f"{plan.slice.name}: {predicted_text(job.name, times)}")
+        if not program:
+            program, done = job.compile(_LARGEST), done + 1
+        rows.append(make_row(program, plan.slice))
     took = duration(time.monotonic() - start)
-    _report(f"compiled {plural(len(jobs), 'program')} in {took}")
+    _report(f"compiled {plural(count, 'program')} in {took}")
     return rows
 
 

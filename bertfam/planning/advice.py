@@ -13,7 +13,7 @@ import jax
 from bertfam.errors import UserError
 from bertfam.planning.changes import changes, with_remat
 from bertfam.planning.estimate import estimate
-from bertfam.planning.programs import TRAINING, compile_programs
+from bertfam.planning.programs import TRAINING, compile_programs, largest_bytes
 from bertfam.plurals import plural
 from bertfam.sharding.mesh import MeshShape, slices_of
 from bertfam.sharding.rules import AXES
@@ -117,8 +117,7 @@ def required_bytes(run: Run, devices: Sequence[jax.Device]) -> int:
     Raises:
       UserError: if sizes do not divide over the mesh.
     """
-    programs = compile_programs(run, run.mesh.build(devices), TRAINING)
-    return max(program.memory.total for program in programs.values())
+    return largest_bytes(compile_programs(run, run.mesh.build(devices), TRAINING))
 
 
 def most_rows(run: Run, devices: Sequence[jax.Device], memory: int, report: Report = no_report) -> int:

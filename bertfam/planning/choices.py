@@ -7,6 +7,7 @@ their memory.
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -81,7 +82,7 @@ def with_choices(run: Run, choices: Choices) -> Run:
 
 
 def choose(
-    run: Run, devices: Sequence[jax.Device], memory: int | None, report: Callable[[str], None] | None = None
+    run: Run, devices: Sequence[jax.Device], memory: int | None, required: Callable[[Run], int] | None = None
 ) -> dict[str, Choice]:
     """Choose every "auto" of a sized run for its devices.
 
@@ -89,23 +90,18 @@ def choose(
       run: sized run.
       devices: devices of its mesh, or of a slice to compile for.
       memory: bytes that a device has; None if they are unknown.
-      report: is called with a line before a program is compiled to confirm an estimate.
+      required: returns the bytes that the compiled steps of a run require on each device, to confirm an estimate; None
+        compiles them here.
 
     Raises:
       UserError: if sizes do not divide over the mesh.
     """
-
-    def required(run: Run) -> int:
-        if report:
-            remat, count = run.objective.execution.remat, run.microbatch_count
-            report(f"compiling remat {remat}, microbatches {count} to see whether it fits")
-        return required_bytes(run, devices)
-
     if not _has_execution(run):
         return {MICROBATCHES: Choice(1, "memory unknown")} if run.microbatches == AUTO else {}
     by_kind = choose_execution(run.objective, devices[0].platform)
     is_here = devices[0] in jax.devices()
     with traces_for(None if is_here else devices[0].platform):
+        required = required or partial(required_bytes, devices=devices)
         by_memory = choose_memory(with_choices(run, by_kind), len(devices), slices_of(devices), memory, required)
     return by_kind | by_memory
 

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -176,9 +176,14 @@ def stages_of(run: Run) -> list[int]:
     return list(largest.values())
 
 
-def compile_programs(run: Run, mesh: jax.sharding.Mesh, kinds: Collection[Kind] = KINDS) -> dict[str, Program]:
-    """Compile the programs of `jobs`; return them by name."""
-    return {job.name: job.compile() for job in jobs(run, mesh, kinds)}
+def compile_programs(run: Run, mesh: jax.sharding.Mesh, kinds: Collection[Kind] = KINDS, largest: int = 0) -> dict[str, Program]:
+    """Compile the programs of `jobs`, each with so many of its largest arrays; return them by name."""
+    return {job.name: job.compile(largest) for job in jobs(run, mesh, kinds)}
+
+
+def largest_bytes(programs: Mapping[str, Program]) -> int:
+    """Return the bytes that the largest of the programs requires on each device."""
+    return max(program.memory.total for program in programs.values())
 
 
 def _training(trainer: Trainer, stage: int) -> Job:

@@ -10,7 +10,7 @@ import pytest
 
 from bertfam import cli
 from bertfam.commands import plan_run, plan_search
-from bertfam.planning import gpu_time
+from bertfam.planning import choices, gpu_time
 from bertfam.planning.programs import Job, Program
 from bertfam.planning.slices import parse
 from bertfam.sharding.chips import chip_of_kind
@@ -84,7 +84,8 @@ def test_two_slices(capsys):
 def test_progress_estimates_the_time_that_is_left(monkeypatch, capsys):
     monkeypatch.setattr(plan_run, "make_row", lambda program, slice: slice.name)
     job = SimpleNamespace(name="train 8 x 16", compile=lambda largest: None, predicted=None)
-    assert plan_run._compile([(parse(name), job) for name in ("v5e-1", "2xv5p-8")]) == ["v5e-1", "2xv5p-8"]
+    plans = [SimpleNamespace(slice=parse(name), compiled={}) for name in ("v5e-1", "2xv5p-8")]
+    assert plan_run._compile([(plan, job) for plan in plans]) == ["v5e-1", "2xv5p-8"]
     first, second, last = capsys.readouterr().err.splitlines()
     assert first == "[1/2] v5e-1: train 8 x 16"
     assert second.startswith("[2/2] 2xv5p-8: train 8 x 16, about ") and second.endswith(" left")
@@ -100,6 +101,26 @@ def test_the_devices_that_are_here(capsys):
     assert "encoder/layers/attention/query/kernel  [layers 1, embed 128, heads 2, head_dim 64]  and of the optimizer" in out
     assert "evaluate 8 x 16" in out
     assert "here: dtype bfloat16, layers scan (cpu), remat none (memory unknown)" in out
+
+
+def test_a_program_that_was_compiled_for_a_choice_is_not_compiled_again(monkeypatch, capsys):
+    """The compiler does not run, and its programs are too large whatever is chosen: the last choice is that of the plan."""
+    compiled = []
+
+    def compile_nothing(job, largest):
+        compiled.append(job.name)
+        return Program(job, None, "RESOURCE_EXHAUSTED", 0.0)
+
+    monkeypatch.setattr(Job, "compile", compile_nothing)
+    monkeypatch.setattr(choices, "_MARGIN", 1e9)  # no estimate is certain
+    monkeypatch.setattr(plan_run, "memory_bytes", lambda device: 2**40)
+    assert cli.main([*TINY, "--slice=here", "--vocab_size=100", "--no_advice", "--json"]) == 0
+    assert compiled == ["train 8 x 16", "evaluate 8 x 16"]
+    out, err = capsys.readouterr()
+    assert [row["kind"] for row in json.loads(out)["programs"]] == ["train", "evaluate"]
+    choosing, evaluating, _ = err.splitlines()
+    assert choosing == "here: compiling remat none, microbatches 1 to see whether it fits"
+    assert evaluating == "[1/1] here: evaluate 8 x 16"
 
 
 def test_predicted_time_on_a_gpu(monkeypatch, capsys):

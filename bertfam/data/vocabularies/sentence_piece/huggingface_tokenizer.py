@@ -76,7 +76,7 @@ def warn_of_other_splits(
     texts += [character * length for character in characters for length in (3, 5, 7, 19)]
     for text, ids, split in zip(texts, encode(texts), tokenizer.encode_batch(texts, add_special_tokens=False), strict=True):
         if ids.tolist() != split.ids:
-            own = [tokenizer.id_to_token(id) for id in ids.tolist()]
+            own = [str(tokenizer.id_to_token(id)) for id in ids.tolist()]
             warn_once_in_parent(
                 f"tokenizer.json, which transformers reads, splits {shown(text)} into {' '.join(split.tokens)}, and the "
                 f"SentencePiece model, which training follows, into {' '.join(own)}: few texts differ; encode with spiece.model "
