@@ -60,7 +60,7 @@ COMMANDS = {
     "finetune": Command("finetune", "fine-tune an encoder on labelled texts"),
     "predict": Command("predict", "predict the labels of texts with a fine-tuned model"),
     "evaluate": Command(
-        "evaluate", "measure a trained model on held-out text, on minimal pairs of sentences, or on a seqio task"
+        "evaluate", "measure models on held-out text, minimal pairs of sentences, a seqio task, or the tasks of a benchmark"
     ),
     "fill": Command("fill", "fill the [MASK]s of a text"),
     "generate": Command("generate", "generate text from prompts"),

@@ -1,23 +1,33 @@
-"""`bertfam evaluate`: a trained model's scores on held-out text, on minimal pairs of sentences, or on a seqio task."""
+"""`bertfam evaluate`: scores of models on held-out text, minimal pairs, a seqio task, or the tasks of a benchmark."""
 
 from __future__ import annotations
 
 import argparse
 
-from bertfam.commands import flags
+from bertfam.arguments import repeated
+from bertfam.commands import benchmark_flags, flags
+from bertfam.commands.finetune import parse_seeds
 from bertfam.errors import UserError
 
-SUMMARY = "measure a trained model on held-out text, on minimal pairs of sentences, or on a seqio task"
+SUMMARY = "measure models on held-out text, minimal pairs of sentences, a seqio task, or the tasks of a benchmark"
 EXAMPLE = """
   bertfam evaluate --model_dir=runs/quickstart/model --baselines
   bertfam evaluate --model_dir=runs/quickstart/model --blimp=BLiMP.zip --limit=100
   bertfam evaluate --model_dir=runs/t5/model --task=my_translations --module_import=my_tasks --split=test
+  bertfam evaluate --suite=glue --data_dir=GLUE --model_dir=runs/a --model_dir=runs/b --random_init --seeds=0,1,2 --output=report
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
-    flags.add_model_dir(parser)
+    parser.add_argument(
+        "--model_dir",
+        type=flags.folder,
+        action="append",
+        required=True,
+        metavar="DIR",
+        help="folder of a run or Hugging Face folder, here or at gs://; repeatable with --suite, for models side by side",
+    )
     flags.add_step(parser, "checkpoint to measure")
     flags.add_average(parser)
     parser.add_argument(
@@ -58,13 +68,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--max_new_tokens", type=int, metavar="N", help="where an answer is cut (default: as many as the longest targets have)"
     )
-    group.add_argument("--batch_size", type=int, metavar="N", help="examples at a time (default: 32)")
+    group.add_argument(
+        "--batch_size", type=int, metavar="N", help="examples at a time; of --suite: texts of an update (default: 32)"
+    )
+    _add_suite(parser)
     flags.add_json(parser)
+
+
+def _add_suite(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of benchmarks."""
+    group = parser.add_argument_group(
+        "benchmarks",
+        "Each model is fine-tuned on each task with each seed, as by bertfam finetune --task_name, and scored on the held-out\n"
+        "texts (blimp: no training; the pairs are those of --blimp). Finished runs are kept: the same command resumes.\n"
+        "--gin.NAME=value binds a setting of all runs.",
+    )
+    group.add_argument("--suite", metavar="NAME", help="glue, superglue, squad, ner, pos, blimp, or one that a module registers")
+    benchmark_flags.add_data_dir(group)
+    group.add_argument("--output", type=flags.path, metavar="DIR", help="folder of report.html, report.md and report.json")
+    group.add_argument("--tasks", metavar="NAME,...", help="tasks of the suite, names or patterns such as 's*' (default: all)")
+    group.add_argument("--seeds", type=parse_seeds, metavar="N,N,...", help="seeds of training (default: 0)")
+    group.add_argument("--epochs", type=float, metavar="N", help="times that each text is used (default: 3)")
+    group.add_argument("--learning_rate", type=float, metavar="RATE", help="highest learning rate (default: 2e-5)")
+    group.add_argument("--length", type=int, metavar="N", help="tokens of a row (default: 128; of questions 384)")
+    group.add_argument(
+        "--random_init", action="store_true", help="also train from new parameters in the network of the first --model_dir"
+    )
+    group.add_argument("--keep_models", action="store_true", help="keep the fine-tuned models in DIR/runs")
+    parser.set_defaults(gin_bindings=[])
 
 
 def main(args: argparse.Namespace) -> int:
     """Evaluate and print; return the exit status."""
     _check_flags(args)
+    if args.suite is not None:
+        from bertfam.commands import evaluate_suite
+
+        return evaluate_suite.main(args)
+    args.model_dir = args.model_dir[0]
     flags.check_model_dir(args)
     from bertfam.commands import evaluate_run
 
@@ -82,19 +123,34 @@ _OWN = {
     "text": (("split", "cache_dir", "batches", "baselines"), "held-out text"),
     "blimp": ((), "--blimp, which names the sentences"),
     "task": (("split", "max_new_tokens", "batch_size"), "--task"),
+    "suite": (
+        (
+            *("data_dir", "output", "tasks", "seeds", "epochs", "learning_rate", "batch_size", "length"),
+            *("random_init", "keep_models", "gin_bindings"),
+        ),
+        "--suite",
+    ),
 }
+# Flags of a suite whose models are trained.
+_OF_TRAINING = ("seeds", "epochs", "learning_rate", "batch_size", "length", "random_init", "keep_models", "gin_bindings")
+_NAMES = {"gin_bindings": "gin.NAME"}
 
 
 def _check_flags(args: argparse.Namespace) -> None:
     """Raise UserError for flags that would change nothing, and for numbers below 1."""
-    if args.blimp is not None and args.task is not None:
-        raise UserError("--blimp and --task both say what to measure: give one of them")
-    measured = "blimp" if args.blimp is not None else "task" if args.task is not None else "text"
+    kinds = [name for name in ("suite", "blimp", "task") if getattr(args, name) is not None]
+    if len(kinds) > 1:
+        raise UserError(f"--{kinds[0]} and --{kinds[1]} both say what to measure: give one of them")
+    measured = kinds[0] if kinds else "text"
+    if len(args.model_dir) > 1 and measured != "suite":
+        raise repeated(*(f"--model_dir={folder}" for folder in args.model_dir[:2]))
     own, called = _OWN[measured]
     for names, words in _OWN.values():
         for flag in names:
             if flag not in own and getattr(args, flag) not in (None, False, []):
-                raise UserError(f"--{flag} is of {words}: it does not go with {called}")
+                raise UserError(f"--{_NAMES.get(flag, flag)} is of {words}: it does not go with {called}")
+    if measured == "suite":
+        _check_suite(args)
     if measured == "text" and args.limit is not None:
         raise UserError("--limit is of minimal pairs and tasks: give --blimp=PATH or --task=NAME with it, or --batches=N")
     if measured == "text" and args.split not in (None, "validation", "train"):
@@ -102,3 +158,18 @@ def _check_flags(args: argparse.Namespace) -> None:
     for flag in ("batches", "limit", "max_new_tokens", "batch_size"):
         if getattr(args, flag) is not None and getattr(args, flag) < 1:
             raise UserError(f"--{flag}={getattr(args, flag)} is less than 1")
+
+
+def _check_suite(args: argparse.Namespace) -> None:
+    """Raise UserError for flags that a suite lacks, or does not have."""
+    for name in ("data_dir", "output"):
+        if not getattr(args, name):
+            raise UserError(f"--suite={args.suite} requires --{name}=DIR; give it too")
+    for name in ("step", "average", "json"):
+        if getattr(args, name):
+            raise UserError(f"--{name} does not go with --suite, which measures the newest checkpoints and writes a report.json")
+    if args.suite != "blimp" and args.limit is not None:
+        raise UserError("--limit is of minimal pairs: it does not go with a suite whose models are trained")
+    given = next((name for name in _OF_TRAINING if getattr(args, name)), None)
+    if args.suite == "blimp" and given:
+        raise UserError(f"--{_NAMES.get(given, given)} is of training, and --suite=blimp trains nothing; leave it out")

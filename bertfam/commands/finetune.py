@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--seeds",
-        type=_seeds,
+        type=parse_seeds,
         metavar="N,N,...",
         help="train once with each seed, one after another, in MODEL_DIR/seed_N, and print mean, median and spread of the scores",
     )
@@ -163,7 +163,7 @@ def _train_task(args: argparse.Namespace, files: TaskFiles) -> int:
     return _train_seeds(args) if args.seeds else pretrain.train(args, LabelFlags(args))
 
 
-def _seeds(words: str) -> list[int]:
+def parse_seeds(words: str) -> list[int]:
     """Parse --seeds."""
     try:
         seeds = [int(word) for word in words.split(",")]

@@ -14,6 +14,7 @@ import numpy as np
 from bertfam.errors import UserError
 
 CHANCE = 0.5
+TIE = 0.5  # what a pair of equal scores counts
 _ENDING = ".jsonl"
 _LONGEST_LINE = 1 << 20  # bytes
 # RuntimeError: the archive has a password.
@@ -87,13 +88,23 @@ def compare(pairs: Sequence[Pair], score: Score) -> PairCounts:
     Raises:
       UserError: one cannot be scored.
     """
+    values = outcomes(pairs, score)
+    return PairCounts(len(pairs), int(np.sum(values == 1)), int(np.sum(values == TIE)))
+
+
+def outcomes(pairs: Sequence[Pair], score: Score) -> np.ndarray:
+    """Return 1 for each pair whose grammatical sentence is likelier, `TIE` for equal scores, else 0: float64[pairs].
+
+    Raises:
+      UserError: a sentence cannot be scored.
+    """
     where = [pair.where for pair in pairs]
     scores = score([pair.good for pair in pairs] + [pair.bad for pair in pairs], where * 2)
     if not np.isfinite(scores).all():
         first = int(np.flatnonzero(~np.isfinite(scores))[0])
         raise UserError(f"{(where * 2)[first]}: the model gives a sentence the score {scores[first]}; check the training run")
     good, bad = scores[: len(pairs)], scores[len(pairs) :]
-    return PairCounts(len(pairs), int(np.sum(good > bad)), int(np.sum(good == bad)))
+    return np.where(good == bad, TIE, (good > bad).astype(np.float64))
 
 
 def _files(path: Path) -> Iterator[tuple[str, Iterator[bytes]]]:

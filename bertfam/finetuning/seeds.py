@@ -22,6 +22,11 @@ def last_scores(model_dir: Path) -> dict[str, float]:
     return {name: float(value) for name, value in values.items() if isinstance(value, int | float) and name != "loss"}
 
 
+def summary(values: Sequence[float]) -> dict[str, float]:
+    """Return mean, median, standard deviation ("deviation"), least and greatest value."""
+    return {name: float(compute(values)) for name, compute in _SUMMARY.items()}
+
+
 def table(scores: Mapping[int, Mapping[str, float]]) -> Sequence[str]:
     """Return a line for each seed and for mean, median, standard deviation, least and greatest value of each score.
 

@@ -89,3 +89,44 @@ def test_a_run_may_take_the_network_and_no_parameters(mrpc):
 def test_mistakes_in_names_of_tasks(random_model, tmp_path, capsys, flags, named):
     assert cli.main(["finetune", f"--init_from={random_model}", f"--model_dir={tmp_path / 'model'}", *flags]) == 2
     assert named in capsys.readouterr().err and not (tmp_path / "model").exists()
+
+
+def test_a_suite_compares_models_and_keeps_finished_runs(mrpc, tmp_path, capsys):
+    words = ["evaluate", "--suite=glue", f"--data_dir={mrpc.folder}", f"--model_dir={mrpc.model}", "--random_init"]
+    words += ["--tasks=mrpc", *TRAINING, f"--output={tmp_path / 'report'}"]
+    assert cli.main(words) == 0
+    printed = capsys.readouterr().out
+    assert "1 task x 2 models x 1 seed = 2 runs\n" in printed and "12 texts to train on, 4 held out" in printed
+    report = json.loads((tmp_path / "report/report.json").read_text())
+    own = report["tasks"]["glue/mrpc"]
+    assert list(own["scores"]) == ["model", "random initialisation"] and own["tests"][0]["texts"] == 4
+    assert cli.main(["predict", f"--model_dir={mrpc.model_dir}", "--task_name=mrpc", f"--data_dir={mrpc.folder}", "--json"]) == 0
+    alone = json.loads(capsys.readouterr().out)
+    assert {name: own["scores"]["model"][name]["mean"] for name in ("f1", "accuracy")} == {
+        name: pytest.approx(alone[name]) for name in ("f1", "accuracy")
+    }
+    assert not list((tmp_path / "report/runs").rglob("config.gin")) and not list((tmp_path / "report/runs").rglob("cache"))
+    for name in ("report.md", "report.html"):
+        assert "glue/mrpc" in (tmp_path / "report" / name).read_text()
+    assert cli.main(words) == 0
+    again = capsys.readouterr().out
+    assert "of which 2 finished" in again and "[" not in again and printed.splitlines()[-4:] == again.splitlines()[-4:]
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (("--suite=glue",), "--suite=glue requires --data_dir"),
+        (("--suite=glue", "--data_dir=here", "--output=o"), "glue/cola (CoLA/train.tsv and CoLA/dev.tsv), glue/sst2"),
+        (("--suite=glue", "--data_dir=here", "--output=o", "--tasks=x"), "--tasks=x names no task of glue: its tasks are cola"),
+        (("--suite=glu", "--data_dir=here", "--output=o"), "--suite=glu is not one of glue, superglue"),
+        (("--suite=blimp", "--data_dir=here", "--output=o", "--seeds=1"), "--seeds is of training"),
+        (("--suite=glue", "--data_dir=here", "--output=o", "--step=1"), "--step does not go with --suite"),
+        (("--epochs=1",), "--epochs is of --suite"),
+        (("--model_dir=b",), "the flag has one value"),
+    ],
+)
+def test_mistakes_in_suites(random_model, capsys, flags, named, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["evaluate", f"--model_dir={random_model}", *flags]) == 2
+    assert named in capsys.readouterr().err and not list(tmp_path.iterdir())

@@ -1,0 +1,189 @@
+"""`bertfam evaluate --suite`: models side by side on the tasks of a benchmark, with a report."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import math
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import override
+
+from bertfam.commands import finetune, flags
+from bertfam.config import Override
+from bertfam.errors import UserError, warn
+from bertfam.evaluation.suites.minimal_pair_suite import MinimalPairSuite
+from bertfam.evaluation.suites.page import page
+from bertfam.evaluation.suites.report import make_report, markdown
+from bertfam.evaluation.suites.results import Result, TaskFolder
+from bertfam.evaluation.suites.suite import Model, Suite, SuiteRuns, SuiteTask
+from bertfam.evaluation.suites.tables import rows
+from bertfam.finetuning.benchmarks import registry
+from bertfam.finetuning.benchmarks.scoring import score_task
+from bertfam.finetuning.benchmarks.task import BenchmarkTask
+from bertfam.finetuning.predictor import open_predictor
+from bertfam.finetuning.survey import survey
+from bertfam.interop.folders import check_is_model, is_huggingface
+from bertfam.plurals import plural
+from bertfam.storage.files import check_writable, write_text
+from bertfam.storage.paths import to_path
+from bertfam.training.checkpoints import selection
+
+PAIRS = "blimp"
+TRAINING = ("epochs", "learning_rate", "batch_size", "length")  # flags that are those of `bertfam finetune`
+
+
+def main(args: argparse.Namespace) -> int:
+    """Measure the models and write the report; return the exit status."""
+    flags.import_modules(args)
+    folder = Path(args.output)
+    if args.suite == PAIRS:
+        suite: Suite = MinimalPairSuite(args.data_dir, args.limit, lambda name: _is_chosen(args.tasks, name))
+        if not suite.tasks:
+            raise UserError(f"--tasks={args.tasks}: {args.data_dir} has no such file")
+    else:
+        suite = FineTuningSuite(args)
+    models = _models(args)
+    check_writable(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    runs = SuiteRuns(suite, models, args.seeds or [0], folder)
+    print("\n".join(runs.plan()), flush=True)
+    print(f"the report, and a log of each run, are written to {folder}", flush=True)
+    warn(note for task in suite.tasks for note in task.notes)
+    if status := runs.run(partial(print, end="", flush=True), partial(_write, runs, folder)):
+        return status
+    _write(runs, folder)
+    print("\n".join(_aligned(rows(make_report(runs)))))
+    print(f"wrote {folder / 'report.html'}, report.md and report.json")
+    return 0
+
+
+def _models(args: argparse.Namespace) -> list[Model]:
+    """Return the models of --model_dir, each with a label of its own, and that of --random_init."""
+    models, labels = list[Model](), set[str]()
+    for folder in args.model_dir:
+        check_is_model(folder)
+        name = os.path.basename(os.path.normpath(folder))
+        # Runs are often all named "model".
+        label = name if sum(os.path.basename(os.path.normpath(one)) == name for one in args.model_dir) == 1 else folder
+        if label in labels:
+            raise UserError(f"--model_dir={folder} is given twice; leave one out")
+        labels.add(label)
+        step = None if is_huggingface(folder) else selection.find(folder, None, ("params",))
+        models.append(Model(label, str(to_path(folder).absolute()), step))
+    if args.random_init:
+        models.append(Model("random initialisation", models[0].folder, models[0].step, is_random=True))
+    return models
+
+
+class FineTuningSuite(Suite):
+    """Tasks on which each model is fine-tuned; a run is that of `bertfam finetune --task_name`."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        """Find the files of the tasks and read them.
+
+        Raises:
+          UserError: There is no such suite or task, files are missing (all are named), or one has a mistake.
+        """
+        self._args, self.name = args, args.suite
+        if args.suite not in registry.suites():
+            raise UserError(f"--suite={args.suite} is not one of {', '.join([*registry.suites(), PAIRS])}")
+        chosen = [task for task in registry.of_suite(args.suite) if _is_chosen(args.tasks, task.name.partition("/")[2])]
+        if not chosen:
+            names = ", ".join(task.name.partition("/")[2] for task in registry.of_suite(args.suite))
+            raise UserError(f"--tasks={args.tasks} names no task of {args.suite}: its tasks are {names}")
+        missing = [f"{task.name} ({lacking})" for task in chosen if (lacking := task.missing(args.data_dir))]
+        if missing:
+            raise UserError(f"--data_dir={args.data_dir} lacks files of {', '.join(missing)}; choose others with --tasks")
+        self._tasks = {task.name: task for task in chosen}
+        self.settings = {name: getattr(args, name) for name in TRAINING} | {"gin": list(args.gin_bindings)}
+        self.tasks = [self._task(task) for task in chosen]
+
+    def _task(self, task: BenchmarkTask) -> SuiteTask:
+        files = task.locate(self._args.data_dir)
+        contents = survey(files.corpus)
+        held_out = sum(1 for _ in contents.corpus.texts("validation"))
+        words = f"{plural(contents.texts, 'text')} to train on, {held_out:,} held out"
+        source = {"files": contents.corpus.fingerprint(), "further": sorted(files.further)}
+        return SuiteTask(task.name, task.metrics, contents.texts, words, files.warnings, source)
+
+    @override
+    def measure(self, task: SuiteTask, model: Model, seed: int, folder: TaskFolder) -> Result | int:
+        model_dir = folder.path / f"seed_{seed}"
+        with open(folder.path / f"seed_{seed}.log", "a", encoding="utf-8") as log, redirect_stdout(log), redirect_stderr(log):
+            try:
+                status = finetune.main(self._run(task, model, seed, model_dir, folder.path / "cache"))
+            except UserError as error:
+                raise UserError(f"{task.name} by {model.label}: {error}") from error
+        if status:
+            return status
+        predictor = open_predictor(model_dir)
+        scored = score_task(predictor, self._tasks[task.name].locate(self._args.data_dir))
+        result = Result(scored.scores, tuple(scored.outcomes.tolist()), _settings(model_dir))
+        if not self._args.keep_models:
+            shutil.rmtree(model_dir)
+        return result
+
+    def _run(self, task: SuiteTask, model: Model, seed: int, model_dir: Path, cache_dir: Path) -> argparse.Namespace:
+        """Return the flags of `bertfam finetune` for a run."""
+        parser = argparse.ArgumentParser()
+        finetune.add_arguments(parser)
+        args = parser.parse_args(
+            [
+                f"--init_from={model.folder}",
+                f"--task_name={task.name}",
+                f"--data_dir={self._args.data_dir}",
+                f"--model_dir={model_dir}",
+                "--num_processes=1",
+                *(["--init_parts=none"] if model.is_random else []),
+                *(f"--{name}={value}" for name in TRAINING if (value := getattr(self._args, name)) is not None),
+            ]
+        )
+        args.module_import, args.cache_dir = self._args.module_import, str(cache_dir)
+        args.gin_bindings = [*self._args.gin_bindings, Override(f"SEED = {seed}", f"--seeds={seed}")]
+        return args
+
+
+def _settings(model_dir: Path) -> dict[str, Any]:
+    """Return the settings of a run by name."""
+    from bertfam.training.model_dir import read_run
+
+    run = read_run(model_dir)
+    stage, schedule = run.stages[-1], run.optimizer.schedule
+    found = {"updates": run.total_steps, "batch size": stage.batch_size, "length": stage.length}
+    peak = getattr(schedule, "peak", None)
+    return found | ({} if peak is None else {"learning rate": peak}) | {"optimizer": type(run.optimizer).__name__}
+
+
+def _is_chosen(tasks: str | None, name: str) -> bool:
+    """Return True if --tasks, names or patterns with commas between, names a task; all are chosen without it."""
+    return tasks is None or any(fnmatch.fnmatchcase(name, pattern.rpartition("/")[2]) for pattern in tasks.split(","))
+
+
+def _write(runs: SuiteRuns, folder: Path) -> None:
+    """Write the report of all runs so far."""
+    report = make_report(runs)
+    write_text(folder / "report.json", json.dumps(_finite(report), indent=1, ensure_ascii=False) + "\n")
+    write_text(folder / "report.md", markdown(report))
+    write_text(folder / "report.html", page(report))
+
+
+def _finite(value: Any) -> Any:
+    """Return a JSON value with null in the place of numbers that JSON does not have."""
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]

@@ -1,0 +1,92 @@
+"""Suites of tasks: runs that are kept, paired tests, and reports."""
+
+import json
+from math import comb
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from bertfam.evaluation.suites import minimal_pair_suite
+from bertfam.evaluation.suites.comparison import compare_outcomes
+from bertfam.evaluation.suites.minimal_pair_suite import MinimalPairSuite
+from bertfam.evaluation.suites.page import page
+from bertfam.evaluation.suites.report import make_report, markdown
+from bertfam.evaluation.suites.suite import Model, SuiteRuns
+
+
+def test_right_and_wrong_texts_are_compared_by_mcnemars_test():
+    one, other = np.zeros(100), np.zeros(100)
+    one[:30], other[24:32] = 1, 1  # 24 texts that only the first has right, 2 that only the second has
+    found = compare_outcomes([one], [other])
+    assert found.test == "McNemar" and found.texts == 100 and found.difference == pytest.approx(0.22)
+    assert found.p_value == pytest.approx(2 * sum(comb(26, k) for k in range(3)) / 2**26)
+    error = np.std(one - other) / 10
+    assert found.low == pytest.approx(0.22 - 1.96 * error, abs=0.02) and found.high == pytest.approx(
+        0.22 + 1.96 * error, abs=0.02
+    )
+    assert found == compare_outcomes([one], [other])
+    same = compare_outcomes([one], [one])
+    assert (same.difference, same.low, same.high, same.p_value) == (0, 0, 0, 1)
+
+
+def test_other_scores_are_compared_by_a_permutation_test():
+    generator = np.random.default_rng(0)
+    one = generator.standard_normal(60)
+    found = compare_outcomes([one, one + 1], [one - 0.1 * generator.random(60)])
+    assert found.test == "permutation" and found.p_value < 0.01
+    assert compare_outcomes([one], [generator.permutation(one)]).p_value > 0.05
+
+
+PAIRS = [{"sentence_good": f"He sees {name}.", "sentence_bad": f"He see {name}."} for name in ("it", "her", "<b>")]
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """Return start(*counts), which makes the runs of models that prefer the right sentence of so many pairs."""
+    (tmp_path / "pairs").mkdir()
+    for name in ("agreement", "other"):
+        (tmp_path / f"pairs/{name}.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in PAIRS))
+    calls = []
+
+    def scorer(folder, step):
+        calls.append(folder)
+        right = int(folder)
+        return SimpleNamespace(score=lambda texts, where: np.array([1.0] * right + [0.0] * (6 - right)), description="toy")
+
+    monkeypatch.setattr(minimal_pair_suite, "_scorer", scorer)
+
+    def start(*counts, tasks=lambda name: True):
+        suite = MinimalPairSuite(str(tmp_path / "pairs"), None, tasks)
+        return SuiteRuns(suite, [Model(f"<{count}>", str(count), None) for count in counts], [0], tmp_path / "report")
+
+    return SimpleNamespace(start=start, calls=calls, folder=tmp_path)
+
+
+def test_finished_runs_are_kept_and_others_are_not(runs):
+    lines = []
+    first = runs.start(1)
+    assert first.plan()[0] == "suite blimp: 2 tasks x 1 model x 1 seed = 2 runs"
+    assert first.run(lines.append, lambda: None) == 0 and len(runs.calls) == 2
+    assert lines[0] == "[1 of 2] agreement, <1>, seed 0: " and "accuracy 0.6667" in lines[1] and "left" in lines[1]
+    more = runs.start(1, 3)
+    assert "4 runs, of which 2 finished" in more.plan()[0]
+    assert more.run(lines.append, lambda: None) == 0 and len(runs.calls) == 4
+    (runs.folder / "pairs/other.jsonl").write_text(json.dumps(PAIRS[0]) + "\n")
+    assert "of which 2 finished" in runs.start(1, 3).plan()[0]
+
+
+def test_reports_have_the_scores_and_escape_text(runs):
+    all_runs = runs.start(1, 3)
+    all_runs.run(lambda text: None, lambda: None)
+    report = make_report(all_runs)
+    own = report["tasks"]["agreement"]
+    # The first sentence of one pair is preferred, and two pairs are ties.
+    assert own["scores"]["<1>"]["accuracy"]["mean"] == pytest.approx(2 / 3) and report["mean"]["<3>"] == 1
+    assert own["tests"][0]["difference"] == pytest.approx(-1 / 3)
+    assert "| agreement | accuracy | 0.6667 | 1.0000 |" in markdown(report) and "- &lt;1>: 1" in markdown(report)
+    html = page(report)
+    assert (
+        "<td>0.6667</td>" in html and "&lt;1&gt;" in html and "<1>" not in html and "<script" not in html and "http" not in html
+    )
+    assert html.count("<circle") == 4
