@@ -1,10 +1,10 @@
 """Python API: trained or imported models with their vocabularies, to apply and to generate text with."""
 
 from collections.abc import Collection, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import jax
 import jax.numpy as jnp
@@ -16,17 +16,21 @@ from bertfam.decoding.end_tokens import end_tokens, end_tokens_of_folder
 from bertfam.decoding.generate import Text, check_options, generate
 from bertfam.decoding.stepper import Ends
 from bertfam.decoding.strategies import Greedy, Limits, Strategy
-from bertfam.errors import UserError
+from bertfam.embedding.embedder import Embedder
+from bertfam.errors import UserError, warn
 from bertfam.features import SENTENCES
 from bertfam.finetuning.answers import find_answers
 from bertfam.finetuning.predictions import predictions
 from bertfam.finetuning.predictor import Predictor, make_predictor
+from bertfam.interop.sentence_transformers import EmbeddingSettings
 from bertfam.layers.execution import Execution
+from bertfam.layers.pooling import PoolingMode
 from bertfam.models.bert import BertConfig
 from bertfam.models.electra import replaced_token_head
 from bertfam.models.encoder import EncoderConfig, MaskedLmConfig, hidden_to_predict, pooler, sentence_head, word_table
 from bertfam.models.language_model import LanguageModelConfig, encode, logits, word_embeddings
 from bertfam.objectives.fine_tuning.heads import SpanExtraction
+from bertfam.plurals import plural
 from bertfam.storage.paths import to_path
 from bertfam.suggest import did_you_mean
 from bertfam.training.trained_networks import Network, read_network, read_networks
@@ -43,11 +47,13 @@ class Model:
       params: {"encoder": ...} and the heads that it has among "pooler", "mlm_head", "rtd_head" and those of `SENTENCES`, such as
         "nsp_head".
       vocabulary: vocabulary that it was trained on.
+      embedding: settings by which it embeds texts.
     """
 
     config: EncoderConfig
     params: dict[str, Any]
     vocabulary: Vocabulary
+    embedding: EmbeddingSettings = field(default=EmbeddingSettings(), kw_only=True)
 
     def __repr__(self) -> str:
         return _describe(self)
@@ -101,6 +107,51 @@ class Model:
         # "float32" alone would mean TF32 on GPUs and bfloat16 passes on TPUs.
         with jax.default_matmul_precision("highest"):
             return self._forward(self.params, tokens, segment_ids, token_type_ids, masked_positions, _names(collect))
+
+    def embed(
+        self,
+        texts: Sequence[str],
+        *,
+        pooling: PoolingMode | None = None,
+        normalize: bool | None = None,
+        length: int | None = None,
+        prompt_name: str | None = None,
+        batch_size: int = 32,
+    ) -> np.ndarray:
+        """Embed texts: the pooled hidden states of the last layer, in full float32 on every platform, without dropout.
+
+        A warning says how many texts are cut.
+
+        Args:
+          texts: texts.
+          pooling: "mean" or "max" over all tokens, or "cls", the hidden state at [CLS]; None: that of the folder's
+            sentence-transformers files, or of the objective that the model was trained with.
+          normalize: scale embeddings to length 1; None: as the folder says.
+          length: tokens, with the control tokens, beyond which texts are cut; None: as the folder says, or the rows that the
+            model was trained with.
+          prompt_name: name of the folder's prompt that is put before each text, such as "query"; None: its default.
+          batch_size: texts at a time.
+
+        Returns:
+          float32[texts, embed].
+
+        Raises:
+          UserError: an argument is of another type, or the model cannot embed texts so.
+        """
+        if pooling is not None and pooling not in get_args(PoolingMode):
+            raise UserError(f"pooling is {describe(pooling)}, and must be one of {', '.join(get_args(PoolingMode))}")
+        for name, number in (("length", length), ("batch_size", batch_size)):
+            if number is not None and check_whole_number(number, name) < 1:
+                raise UserError(f"{name} is {number}, and must be at least 1")
+        embedder = Embedder.create(
+            self.config, self.params, self.vocabulary, self.embedding, pooling=pooling, normalize=normalize, length=length
+        )
+        if prompt_name is not None:
+            embedder = embedder.prompted(check_text(prompt_name, "prompt_name"))
+        vectors, cut = embedder.embed(check_texts(texts, "texts"), batch_size)
+        if cut:
+            warn([f"{plural(cut, 'text')} of {len(vectors):,} cut after {embedder.length} tokens"])
+        return vectors
 
     @cached_property
     def _forward(self) -> Any:
@@ -440,7 +491,7 @@ def load(path: str | Path, *, step: int | None = None, network: str | None = Non
         check_text(network, "network")
     read = read_network(path, step=step, network=network)
     if network is None and read.trained and (predictor := make_predictor(read.trained)):
-        return FineTunedModel(read.config, read.params, read.vocabulary, predictor)
+        return FineTunedModel(read.config, read.params, read.vocabulary, predictor, embedding=read.embedding)
     return _make_model(path, read)
 
 
@@ -469,7 +520,7 @@ def _make_model(path: str | Path, network: Network) -> Model | LanguageModel:
 
     config, params, vocabulary = network.config, network.params, network.vocabulary
     if "decoder" not in params:
-        return Model(config, params, vocabulary)
+        return Model(config, params, vocabulary, embedding=network.embedding)
     tokens = vocabulary.token_ids
     return LanguageModel(
         config,

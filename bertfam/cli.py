@@ -59,6 +59,7 @@ COMMANDS = {
     "distill": Command("distill", "distill a trained model into a smaller one"),
     "finetune": Command("finetune", "fine-tune an encoder on labelled texts"),
     "predict": Command("predict", "predict the labels of texts with a fine-tuned model"),
+    "embed": Command("embed", "embed texts by an encoder, as vectors"),
     "evaluate": Command(
         "evaluate", "measure models on held-out text, minimal pairs of sentences, a seqio task, or the tasks of a benchmark"
     ),

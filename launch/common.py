@@ -30,7 +30,20 @@ RESTART_REASONS = {  # exit statuses after which a run is restarted
 }
 _TRAININGS = ("pretrain", "distill", "finetune")  # commands that launchers are for
 _IN_ONE_PROCESS = (  # the others, except replay, which several processes may run
-    *("cache", "check", "checkpoints", "clean", "configs", "encode", "evaluate", "explain", "export", "fill", "generate"),
+    *(
+        "cache",
+        "check",
+        "checkpoints",
+        "clean",
+        "configs",
+        "embed",
+        "encode",
+        "evaluate",
+        "explain",
+        "export",
+        "fill",
+        "generate",
+    ),
     *("import", "plan", "predict", "preview", "vocab"),
 )
 _STARTERS = ("accelerate", "deepspeed", "mpiexec", "mpirun", "sbatch", "srun", "torchrun")

@@ -31,7 +31,7 @@ LEVELS = (
     ("decoding",),
     ("interop",),
     ("training",),
-    ("finetuning",),
+    ("embedding", "finetuning"),
     ("api",),
     ("evaluation", "planning"),
     ("session",),

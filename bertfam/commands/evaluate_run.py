@@ -27,11 +27,11 @@ from bertfam.planning.choices import choose_execution, with_choices
 from bertfam.plurals import plural
 from bertfam.sharding.mesh import MeshShape
 from bertfam.storage.paths import to_path
-from bertfam.training.checkpoints import selection
 from bertfam.training.model_dir import TrainedModel, open_model, read_run
 from bertfam.training.run import Run
 from bertfam.training.stages import Stage
 from bertfam.training.teachers import read_teachers
+from bertfam.training.trained_networks import find_step
 from bertfam.training.trainer import Scores, Trainer
 from bertfam.training.warm_start.imported_model import read_model
 
@@ -169,7 +169,7 @@ def _read_aux(model: TrainedModel) -> dict[str, Any]:
 def task(args: argparse.Namespace, split: str) -> int:
     """Evaluate a seqio task and print; return the exit status."""
     fill_registry(args.module_import)
-    step = _find_step(args)
+    step = find_step(args.model_dir, flags.step_of(args), average=args.average)
     networks = load_networks(args.model_dir, step=step, average=args.average).values()
     model = next((network for network in networks if isinstance(network, LanguageModel)), None)
     if model is None:
@@ -199,7 +199,7 @@ def minimal_pairs(args: argparse.Namespace) -> int:
     """Compare the sentences of minimal pairs and print; return the exit status."""
     files = read_pairs(Path(args.blimp), args.limit)
     flags.import_modules(args)
-    step = _find_step(args)
+    step = find_step(args.model_dir, flags.step_of(args), average=args.average)
     scores = scorer(load_networks(args.model_dir, step=step, average=args.average))
     if not args.json:
         print(f"{_at(step)}{args.model_dir} on the minimal pairs of {args.blimp}, by {scores.description}")
@@ -217,14 +217,6 @@ def minimal_pairs(args: argparse.Namespace) -> int:
         counts = f"{plural(total.pairs, 'pair')}, {plural(total.ties, 'tie')}"
         print(f"  {'all':<{width}} {total.accuracy:.4f}  of {counts}; chance is {CHANCE}")
     return 0
-
-
-def _find_step(args: argparse.Namespace) -> int | None:
-    """Return the step of the checkpoint to measure; a Hugging Face folder has none."""
-    step = flags.step_of(args)
-    if (to_path(args.model_dir) / "config.gin").is_file():
-        step = selection.find(args.model_dir, step, ("average" if args.average else "params",))
-    return step
 
 
 def _at(step: int | None) -> str:

@@ -1,20 +1,14 @@
-"""File of predictions, one record per text in the order of the input; an interrupted command resumes it.
+"""File of predictions, one record per text in the order of the input; an interrupted command resumes it."""
 
-Records are appended to .NAME.partial, beside .NAME.partial.json, which says what they were predicted from. The complete file is
-moved to NAME.
-"""
-
-import json
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertfam.storage.files import check_file, write_text
+from bertfam.storage.partial_file import PartialFile
 
 
 class PredictionFile:
-    """File of records that is complete or absent.
+    """File of text records that is complete or absent, see `PartialFile`.
 
     Attributes:
       done: Number of records that an interrupted command has written already.
@@ -41,21 +35,13 @@ class PredictionFile:
         Raises:
           UserError: If the file exists or cannot be created.
         """
-        self._path, self._end, self._conversion = Path(path), end, conversion
-        check_file(self._path, flag="--output")
-        self._partial = self._path.with_name(f".{self._path.name}.partial")
-        self._record = self._path.with_name(f".{self._path.name}.partial.json")
-        text = json.dumps(source, sort_keys=True)
-        if not (self._record.is_file() and self._partial.is_file() and self._record.read_text("utf-8") == text):
-            self._partial.write_text(header, encoding="utf-8", newline="")
-            write_text(self._record, text)
-        self.done = self._whole_records(len(header.encode()))
-        self._file = open(self._partial, "a", encoding="utf-8", newline="")
+        self._conversion = conversion
+        self._file = PartialFile(path, source, header=header.encode(), end=end.encode())
+        self.done = self._file.done
 
     def append(self, records: Sequence[str]) -> None:
         """Append records."""
-        self._file.write("".join(records))
-        self._file.flush()
+        self._file.append("".join(records).encode())
 
     def close(self) -> None:
         """Close the file, which stays partial unless it is finished."""
@@ -63,18 +49,8 @@ class PredictionFile:
 
     def finish(self) -> None:
         """Move the complete file to its place."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        if self._conversion:
-            write_text(self._partial, self._conversion(self._partial.read_text("utf-8")))
-        os.replace(self._partial, self._path)
-        self._record.unlink()
+        self._file.finish(self._convert if self._conversion else None)
 
-    def _whole_records(self, begin: int) -> int:
-        """Count the records from byte `begin` on that are written completely, and remove the rest of one that is not."""
-        content, end = self._partial.read_bytes(), self._end.encode()
-        last = content.rfind(end, begin)
-        whole = begin if last < 0 else last + len(end)
-        os.truncate(self._partial, whole)
-        return content.count(end, begin, whole)
+    def _convert(self, partial: Path, new: Path) -> None:
+        assert self._conversion
+        new.write_bytes(self._conversion(partial.read_bytes().decode()).encode())

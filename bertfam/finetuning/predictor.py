@@ -15,6 +15,7 @@ from bertfam.data.corpora.corpus import Corpus
 from bertfam.data.corpora.labelled.labelled_files import UNKNOWN, LabelledFiles
 from bertfam.data.rows.labelled.labelled_texts import LabelledExamples, frame_size
 from bertfam.data.rows.layout import RowLayout
+from bertfam.data.rows.length_batches import WINDOW, length_batches
 from bertfam.data.token_cache.documents import Documents
 from bertfam.data.token_cache.tokenize import Block, tokenise_labelled
 from bertfam.data.vocabularies import Vocabulary
@@ -23,9 +24,6 @@ from bertfam.objectives.fine_tuning.objective import FineTuning
 from bertfam.plurals import plural
 from bertfam.training.model_dir import TrainedModel, open_model
 
-_SHORTEST = 32  # tokens of the shortest rows; each length is compiled once, and twice the one before
-# Texts that are tokenised together and then sorted by length, so that rows of a batch have little padding.
-_WINDOW = 64
 _READ = ("encoder_input_tokens", "encoder_segment_ids", "encoder_token_type_ids", "sequence_start_positions")
 
 
@@ -62,8 +60,8 @@ class Predictor:
         self._check_parts(texts)
         labels = self.objective.head.labels
         found = np.zeros((len(texts), self.objective.head.outputs), np.float32)
-        for begin in range(0, len(texts), _WINDOW * batch_size):
-            window = texts[begin : begin + _WINDOW * batch_size]
+        for begin in range(0, len(texts), WINDOW * batch_size):
+            window = texts[begin : begin + WINDOW * batch_size]
             block = tokenise_labelled(self.vocabulary, [[*parts, " ".join([UNKNOWN] * labels)] for parts in window])
             bounds = np.concatenate([[0], np.cumsum(block.documents)])
             rows = self._rows(block, bounds, block.labels, labels)
@@ -77,8 +75,8 @@ class Predictor:
         A sentence that is longer than a row is divided between words. A word without tokens has outputs of 0.
         """
         found: list[np.ndarray] = []
-        for begin in range(0, len(sentences), _WINDOW * batch_size):
-            window = sentences[begin : begin + _WINDOW * batch_size]
+        for begin in range(0, len(sentences), WINDOW * batch_size):
+            window = sentences[begin : begin + WINDOW * batch_size]
             block = tokenise_labelled(self.vocabulary, [[*words, ""] for words in window], words=True)
             # The label of a word is its number, so that the rows say where its first token is.
             numbers = np.arange(len(block.sentences), dtype=np.float32)
@@ -118,22 +116,8 @@ class Predictor:
 
     def batch_outputs(self, rows: dict[str, np.ndarray], batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield the outputs of rows in batches of similar length, each with the indices int64[n] of its rows, n <= batch_size."""
-        sizes = (rows["encoder_segment_ids"] > 0).sum(axis=1)
-        order = np.argsort(sizes, kind="stable")
-        for begin in range(0, len(order), batch_size):
-            indices = order[begin : begin + batch_size]
-            # Every batch of a length has as many rows, so that it is compiled once.
-            chosen = np.pad(indices, (0, batch_size - len(indices)), mode="edge")
-            length = self._row_length(int(sizes[indices].max()))
-            batch = {name: rows[name][chosen, :length] for name in _READ}
+        for indices, batch in length_batches(rows, _READ, batch_size, self.length):
             yield indices, np.asarray(self._apply(self.params, batch))[: len(indices)]
-
-    def _row_length(self, size: int) -> int:
-        """Return the length of the rows that hold `size` tokens: a power of 2 times `_SHORTEST`, or that of the run."""
-        length = _SHORTEST
-        while length < size:
-            length *= 2
-        return min(length, self.length)
 
     def _rows(self, block: Block, bounds: np.ndarray, labels: np.ndarray | None, count: int) -> dict[str, np.ndarray]:
         """Make the rows of tokenised texts.

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from bertfam.features import FeatureSpec, RowShape
 from bertfam.layers.execution import Execution
+from bertfam.layers.pooling import PoolingMode
 from bertfam.models.network import Kind
 from bertfam.objectives.teacher import Teacher
 
@@ -75,12 +76,14 @@ class Objective(ABC):
       execution: how it is computed; never part of a checkpoint.
       terms: the names of the loss terms.
       network: the kind of `model`'s network, and its name among those of a folder.
+      pooling: the pooling by which its encoder embeds texts.
     """
 
     model: Any
     execution: Execution = Execution()
     terms: ClassVar[tuple[str, ...]] = ("loss",)
     network: ClassVar[Kind] = "encoder"
+    pooling: ClassVar[PoolingMode] = "mean"
 
     @property
     def coefficients(self) -> Mapping[str, float]:

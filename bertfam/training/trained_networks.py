@@ -12,9 +12,11 @@ from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError, warn
 from bertfam.interop import huggingface
 from bertfam.interop.folders import check_is_model
+from bertfam.interop.sentence_transformers import EmbeddingSettings, find_settings
 from bertfam.models.encoder_decoder import EncoderOnlyConfig
 from bertfam.models.network import Kind
 from bertfam.storage.paths import to_path
+from bertfam.training.checkpoints import selection
 from bertfam.training.model_dir import TrainedModel, open_model
 
 ENCODER: Kind = "encoder"
@@ -29,12 +31,14 @@ class Network(NamedTuple):
       config: configuration of the model.
       params: parameters of the encoder or decoder and of the heads.
       vocabulary: vocabulary of the model.
+      embedding: settings by which it embeds texts.
       trained: the model of the MODEL_DIR that has the network; None for a Hugging Face folder.
     """
 
     config: Any
     params: dict[str, Any]
     vocabulary: Vocabulary
+    embedding: EmbeddingSettings
     trained: TrainedModel | None = None
 
     def encoder_only(self) -> Self:
@@ -68,7 +72,8 @@ def read_networks(path: str | Path, *, step: int | None = None, average: bool = 
             opened = open_model(folder, step, average=average)
         configs = opened.run.objective.networks
         trees = opened.run.objective.split(opened.params)
-        return {name: Network(configs[name], tree, opened.vocabulary, opened) for name, tree in trees.items()}
+        embedding = embedding_settings(opened)
+        return {name: Network(configs[name], tree, opened.vocabulary, embedding, opened) for name, tree in trees.items()}
     check_is_model(folder)
     for given, what in ((step is not None, "checkpoints; leave the step out"), (average, "average; leave it out")):
         if given:
@@ -76,11 +81,27 @@ def read_networks(path: str | Path, *, step: int | None = None, average: bool = 
     imported = huggingface.read(folder)
     vocabulary = vocabularies.load(folder)
     config = huggingface.with_vocabulary(imported.config, vocabulary, folder)
-    network = Network(config, imported.params, vocabulary)
+    network = Network(config, imported.params, vocabulary, find_settings(folder))
     return {config.kind: network}
 
 
-def read_network(path: str | Path, *, step: int | None = None, network: str | None = None) -> Network:
+def find_step(path: str | Path, step: int | None, *, average: bool = False) -> int | None:
+    """Return the step of a MODEL_DIR's checkpoint, the newest if `step` is None; a Hugging Face folder has none."""
+    if not (to_path(path) / "config.gin").is_file():
+        return step
+    return selection.find(path, step, ("average" if average else "params",))
+
+
+def embedding_settings(trained: TrainedModel) -> EmbeddingSettings:
+    """Return the settings by which the model of a run embeds texts: the objective's pooling, of texts no longer than its rows.
+
+    A model that was imported and not trained has rows as long as the model allows.
+    """
+    run = trained.run
+    return EmbeddingSettings(pooling=run.objective.pooling, length=run.stages[-1].length if trained.step else None)
+
+
+def read_network(path: str | Path, *, step: int | None = None, network: str | None = None, average: bool = False) -> Network:
     """Read one network of a folder: the one named `network`, or the first if that is None.
 
     The encoder of an encoder-decoder can be read alone, by the name "encoder".
@@ -88,7 +109,7 @@ def read_network(path: str | Path, *, step: int | None = None, network: str | No
     Raises:
       UserError: as `read_networks`, or if no network has that name.
     """
-    networks = read_networks(path, step=step)
+    networks = read_networks(path, step=step, average=average)
     first = next(iter(networks))
     if network == _OLD_NAME and first == networks[first].config.kind != ENCODER:
         warn([f"the network of {path} is named {first} now, not {network}; change the name, or leave it out"])

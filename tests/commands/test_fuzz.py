@@ -59,6 +59,7 @@ def commands(trained, tmp_path, monkeypatch):
         "distill": [run, "--teacher=nowhere", "--model_dir=m"],
         "finetune": [f"--init_from={trained.model_dir}", "--train=nowhere.tsv", "--model_dir=m"],
         "predict": [model, text, "--output=p.tsv"],
+        "embed": [model, text, "--output=v.npy"],
         "evaluate": [model, "--batches=1"],
         "fill": [model, "a [MASK]"],
         "generate": [model, "a text"],

@@ -664,6 +664,16 @@ CHECKPOINTS = {
         ("{trained}/model", "finetune"),
         {"new.tsv": "text\nhe returns\n"},
     ),
+    "vectors in a file of no kind": Entry(
+        "embed --model_dir={trained}/model --input=new.tsv --output=vectors.txt",
+        ("--output=vectors.txt", ".npy", ".parquet"),
+        {"new.tsv": "text\nhe returns\n"},
+    ),
+    "embedded texts longer than the model's rows": Entry(
+        "embed --model_dir={trained}/model --input=new.tsv --output=vectors.npy --length=9999",
+        ("9999",),
+        {"new.tsv": "text\nhe returns\n"},
+    ),
     "no average": Entry(
         "export --model_dir={trained}/model --output=out --average",
         ("{trained}/model", "Run.average_decay"),

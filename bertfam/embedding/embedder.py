@@ -1,0 +1,183 @@
+"""Embeddings of texts by an encoder: the pooled hidden states of its last layer."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import jax
+import numpy as np
+
+from bertfam.corruption import keys
+from bertfam.corruption.token_ids import TextFrame
+from bertfam.data.corpora.labelled.labelled_files import UNKNOWN
+from bertfam.data.rows.labelled.labelled_texts import LabelledExamples, frame_size
+from bertfam.data.rows.length_batches import WINDOW, length_batches, row_length
+from bertfam.data.token_cache.documents import Documents
+from bertfam.data.token_cache.tokenize import Block, tokenise_labelled
+from bertfam.data.vocabularies import Vocabulary
+from bertfam.errors import UserError
+from bertfam.interop.sentence_transformers import EmbeddingSettings
+from bertfam.layers.execution import Execution
+from bertfam.layers.pooling import PoolingMode, normalized, pool
+from bertfam.models.encoder import EncoderConfig
+from bertfam.models.network import DESCRIPTIONS
+from bertfam.training.trained_networks import ENCODER, ENCODER_DECODER, read_network
+
+_READ = ("encoder_input_tokens", "encoder_segment_ids", "encoder_token_type_ids", "sequence_start_positions")
+_LONGEST = 512  # tokens of a text where neither the folder nor the model has a limit, as in T5
+
+
+class Embeddings(NamedTuple):
+    """Embeddings of texts.
+
+    Attributes:
+      vectors: float32[texts, embed].
+      cut: number of texts whose ends were cut off.
+    """
+
+    vectors: np.ndarray
+    cut: int
+
+
+@dataclass(frozen=True)
+class Embedder:
+    """Encoder that embeds texts.
+
+    Attributes:
+      config: config of its family.
+      params: {"encoder": ...}; further parts are not used.
+      vocabulary: vocabulary of the model.
+      settings: settings by which it embeds texts.
+      prompt: text that is put before each text.
+    """
+
+    config: EncoderConfig
+    params: Mapping[str, Any]
+    vocabulary: Vocabulary
+    settings: EmbeddingSettings
+    prompt: str = ""
+
+    @classmethod
+    def create(
+        cls,
+        config: EncoderConfig,
+        params: Mapping[str, Any],
+        vocabulary: Vocabulary,
+        settings: EmbeddingSettings,
+        *,
+        pooling: PoolingMode | None = None,
+        normalize: bool | None = None,
+        length: int | None = None,
+    ) -> Self:
+        """Create the embedder of a model, with values in place of those of its settings where they are not None.
+
+        Raises:
+          UserError: the settings cannot be used, the model has no such rows, or the vocabulary has no [CLS] to pool.
+        """
+        if settings.problem and pooling is None:
+            raise UserError(
+                f"{settings.problem}; say how hidden states are pooled by `pooling` (--pooling) to use the model alone"
+            )
+        changes: dict[str, Any] = {"pooling": pooling, "normalize": normalize, "length": length}
+        settings = dataclasses.replace(
+            settings, problem="", **{name: value for name, value in changes.items() if value is not None}
+        )
+        limit = config.max_length
+        if length is not None and limit is not None and length > limit:
+            raise UserError(f"texts of {length} tokens are longer than the model's rows, which have at most {limit}")
+        tokens = vocabulary.token_ids
+        if tokens.frame is None:
+            raise UserError("the vocabulary does not say which control tokens surround a text, so texts cannot be embedded")
+        if settings.pooling == "cls" and tokens.cls is None:
+            raise UserError("the vocabulary has no [CLS], whose hidden state the pooling 'cls' is: choose 'mean' or 'max'")
+        longest = min(settings.length or limit or _LONGEST, limit or settings.length or _LONGEST)
+        if longest < frame_size(tokens.frame, is_pair=False) + 1:
+            raise UserError(f"texts of {longest} tokens have no room for a token of text beside the control tokens")
+        embedder = cls(config, params, vocabulary, dataclasses.replace(settings, length=longest))
+        return embedder.prompted(settings.default_prompt)
+
+    def prompted(self, name: str | None) -> Self:
+        """Return the embedder with the prompt of a name, or without one; raise UserError if there is no such prompt."""
+        prompts = self.settings.prompts
+        if name is not None and name not in prompts:
+            known = f"its prompts are {', '.join(sorted(prompts))}" if prompts else "it has no prompts"
+            raise UserError(f"the model has no prompt {name!r}: {known}")
+        return dataclasses.replace(self, prompt="" if name is None else prompts[name])
+
+    @property
+    def length(self) -> int:
+        """Number of tokens, with the control tokens, beyond which texts are cut."""
+        assert self.settings.length is not None
+        return self.settings.length
+
+    def embed(self, texts: Sequence[str], batch_size: int = 32) -> Embeddings:
+        """Embed texts in float32, without dropout, in batches of texts of similar length."""
+        vectors, cut = np.zeros((len(texts), self.config.hidden_size), np.float32), 0
+        frame = self.vocabulary.token_ids.frame
+        assert frame is not None
+        room = self.length - frame_size(frame, is_pair=False)
+        for begin in range(0, len(texts), WINDOW * batch_size):
+            window = [self.prompt + text for text in texts[begin : begin + WINDOW * batch_size]]
+            if self.settings.lowercase:
+                window = [text.lower() for text in window]
+            block = tokenise_labelled(self.vocabulary, [[text, UNKNOWN] for text in window])
+            cut += int((block.sentences > room).sum())
+            rows = self._rows(block, frame)
+            for indices, batch in length_batches(rows, _READ, batch_size, self.length):
+                # "float32" alone would mean TF32 on GPUs and bfloat16 passes on TPUs.
+                with jax.default_matmul_precision("highest"):
+                    pooled = _pooled(self.params["encoder"], batch, self.config, self.settings.pooling, self.settings.normalize)
+                vectors[begin + indices] = np.asarray(pooled)[: len(indices)]
+        return Embeddings(vectors, cut)
+
+    def _rows(self, block: Block, frame: TextFrame) -> dict[str, np.ndarray]:
+        """Make the rows of tokenised texts, no longer than the longest of them requires."""
+        longest = int(block.sentences.max(initial=0)) + frame_size(frame, is_pair=False)
+        ends, bounds = np.cumsum(block.sentences), np.arange(len(block.sentences) + 1)
+        labels = block.labels
+        assert labels is not None
+        documents = Documents("the input", block.tokens, np.concatenate([[0], ends]), bounds, labels=labels, label_count=1)
+        examples = LabelledExamples(documents, labels, row_length(longest, self.length), self.vocabulary.token_ids, frame)
+        return examples.rows(bounds[:-1], keys.fold(0, bounds[:-1]))
+
+
+@functools.partial(jax.jit, static_argnames=("config", "pooling", "normalize"))
+def _pooled(encoder: Any, rows: Any, config: Any, pooling: PoolingMode, normalize: bool) -> jax.Array:
+    """Embed rows of one text each: float32[batch, embed]."""
+    segment_ids = rows["encoder_segment_ids"]
+    hidden, _ = config.encoder(Execution()).apply(
+        {"params": encoder},
+        rows["encoder_input_tokens"],
+        segment_ids=segment_ids,
+        token_type_ids=rows["encoder_token_type_ids"],
+        train=False,
+    )
+    vectors = pool(hidden, segment_ids, rows["sequence_start_positions"], pooling)
+    return normalized(vectors) if normalize else vectors
+
+
+def open_embedder(
+    path: str | Path, *, step: int | None = None, network: str | None = None, average: bool = False, **settings: Any
+) -> Embedder:
+    """Open the encoder of a MODEL_DIR or a Hugging Face folder.
+
+    Args:
+      path: the folder.
+      step: step of a MODEL_DIR's checkpoint; None: the newest.
+      network: name of the network where a folder has several; None: the first.
+      average: use the moving average of a MODEL_DIR's parameters.
+      **settings: see `Embedder.create`.
+
+    Raises:
+      UserError: the folder has no such encoder, or as `Embedder.create`.
+    """
+    found = read_network(path, step=step, network=network, average=average)
+    if found.config.kind != ENCODER:
+        fix = (
+            "its encoder alone is --network=encoder" if found.config.kind == ENCODER_DECODER else "name the folder of an encoder"
+        )
+        raise UserError(f"{path} holds {DESCRIPTIONS[found.config.kind]}, and embeddings of texts are an encoder's: {fix}")
+    return Embedder.create(found.config, found.params, found.vocabulary, found.embedding, **settings)
