@@ -68,6 +68,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--batch_size", type=int, metavar="N", help="texts of an update (default: 32)")
     group.add_argument("--length", type=int, metavar="N", help="tokens of a row, beyond which texts are cut off (default: 128)")
     group.add_argument(
+        "--freeze",
+        type=_freeze,
+        nargs="?",
+        const="encoder",
+        metavar="N",
+        help="train the head alone, on an encoder that does not change; or with N not its embeddings and N lowest layers",
+    )
+    group.add_argument(
+        "--probe",
+        type=_probe,
+        nargs="?",
+        const=-1,
+        metavar="LAYER",
+        help="predict by a linear layer on the hidden states of a layer (0: embeddings; default: the last), or on a learned mix "
+        "of all (--probe=mix), in the place of the family's head",
+    )
+    group.add_argument(
         "--patience",
         type=int,
         metavar="N",
@@ -146,7 +163,7 @@ def main(args: argparse.Namespace) -> int:
     if not args.gin_file and not (to_path(args.model_dir) / "config.gin").is_file():
         raise UserError(f"--model_dir={args.model_dir} has no run to resume: a new one needs --init_from=DIR and --train=FILE")
     for name in _OF_TRAIN:
-        if getattr(args, name):
+        if getattr(args, name) not in (None, False, []):
             raise UserError(f"--{_FLAGS.get(name, name)} describes the labelled texts: give --train=FILE too")
     return pretrain.train(given)
 
@@ -161,6 +178,20 @@ def _train_task(args: argparse.Namespace, files: TaskFiles) -> int:
     base = {QuestionFiles: _QUESTIONS, TaggedFiles: _TAGGING}.get(type(files.corpus), _TEXTS)
     args.gin_file, args.train, args.benchmark = [base, *args.gin_file], list(files.corpus.train), files
     return _train_seeds(args) if args.seeds else pretrain.train(args, LabelFlags(args))
+
+
+def _freeze(word: str) -> str | int:
+    """Parse --freeze."""
+    if word != "encoder" and not (word.isdecimal() and int(word)):
+        raise argparse.ArgumentTypeError("write --freeze alone, or the number of lowest layers that are not trained")
+    return word if word == "encoder" else int(word)
+
+
+def _probe(word: str) -> str | int:
+    """Parse --probe."""
+    if word != "mix" and not word.removeprefix("-").isdecimal():
+        raise argparse.ArgumentTypeError("write the number of a layer, or mix")
+    return word if word == "mix" else int(word)
 
 
 def parse_seeds(words: str) -> list[int]:
@@ -203,7 +234,7 @@ _WITHOUT_TEXT: dict[str, Any] = dict.fromkeys(
 _OF_TRAIN = (
     *("validation", "text", "text_pair", "label", "regression", "multi_label", "tagging", "questions"),
     *("record_format", "no_header", "record_encoding", "skip_empty"),
-    *("epochs", "learning_rate", "batch_size", "length", "patience", "seeds"),
+    *("epochs", "learning_rate", "batch_size", "length", "freeze", "probe", "patience", "seeds"),
 )
 _BOUND = {"learning_rate": "PEAK", "batch_size": "BATCH_SIZE", "length": "Stage.length", "patience": "Run.patience"}
 _FLAGS = {"record_format": "format", "record_encoding": "encoding"}
@@ -274,6 +305,10 @@ class LabelFlags:
         lines += [f"{contents.head}.{name} = {value!r}" for name, value in contents.head_values.items()]
         if not corpus.labels_words:
             lines.append(f"Labels.count = {corpus.labels}")
+        if self.args.freeze is not None:
+            lines.append(f"FineTuning.freeze = {self.args.freeze!r}")
+        if self.args.probe is not None:
+            lines += ["FineTuning.probe = @LinearProbe()", f"LinearProbe.layer = {self.args.probe!r}"]
         return [Override(line, origin) for line in lines] + bindings_of(corpus, origin)
 
     def _run_bindings(self, config: Config, contents: Survey) -> list[Override]:

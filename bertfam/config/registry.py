@@ -89,6 +89,7 @@ CONFIGURABLES = (
     "bertfam.objectives.fine_tuning.heads.SpanExtraction",
     "bertfam.objectives.fine_tuning.heads.Tagging",
     "bertfam.objectives.fine_tuning.objective.FineTuning",
+    "bertfam.objectives.fine_tuning.probe.LinearProbe",
     "bertfam.objectives.mlm.Mlm",
     "bertfam.objectives.permutation_lm.PermutationLm",
     "bertfam.objectives.sequence_to_sequence.SequenceToSequence",

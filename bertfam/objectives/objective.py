@@ -13,6 +13,7 @@ from bertfam.features import FeatureSpec, RowShape
 from bertfam.layers.execution import Execution
 from bertfam.layers.pooling import PoolingMode
 from bertfam.models.network import Kind
+from bertfam.objectives.frozen import Frozen
 from bertfam.objectives.teacher import Teacher
 
 Batch = Mapping[str, jax.Array]
@@ -113,6 +114,11 @@ class Objective(ABC):
     def huggingface_values(self) -> Mapping[str, Any]:
         """Values of Hugging Face's config.json beside those of the model, such as the names of a classifier's outputs."""
         return {}
+
+    @property
+    def frozen(self) -> Frozen:
+        """Parts of the parameters that are not trained."""
+        return Frozen()
 
     def split(self, params: Tree) -> dict[str, Tree]:
         """Split parameters into {"encoder": ..., heads} of each network by name, of those that are there."""

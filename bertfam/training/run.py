@@ -236,6 +236,11 @@ class Run:
         return self.initial_shapes[0]
 
     @functools.cached_property
+    def boxed_trained(self) -> Any:
+        """The shapes of the parameters that are not frozen, boxed with logical axis names."""
+        return jax.eval_shape(self.objective.frozen.trained, self.boxed_params)
+
+    @functools.cached_property
     def boxed_state(self) -> TrainState:
         """The shapes of the state of a sized run; parameters, and their copies, are boxed with logical axis names."""
         return _state_shapes(self.objective, self.shape(0), self.optimizer, self.total_steps, self.average_decay is not None)
@@ -255,8 +260,9 @@ def _initial_shapes(objective: Objective, shape: RowShape) -> tuple[Any, Any, An
 @functools.lru_cache(maxsize=8)
 def _state_shapes(objective: Objective, shape: RowShape, optimizer: Optimizer, steps: int, averaged: bool) -> TrainState:
     initial = _initial_shapes(objective, shape)
-    built = optimizer.build(steps, initial[0])
-    state: TrainState = jax.eval_shape(lambda initial: first_state(initial, built, averaged=averaged), initial)
+    frozen = objective.frozen
+    built = optimizer.build(steps, jax.eval_shape(frozen.trained, initial[0]))
+    state: TrainState = jax.eval_shape(lambda initial: first_state(initial, built, frozen, averaged=averaged), initial)
     return state
 
 

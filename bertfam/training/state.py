@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from bertfam.features import RowShape
+from bertfam.objectives.frozen import Frozen
 from bertfam.objectives.objective import Objective, Tree
 from bertfam.sharding.mesh import MeshShape
 from bertfam.sharding.named_shardings import AnyMesh, state_shardings
@@ -17,8 +18,8 @@ class TrainState(NamedTuple):
 
     Attributes:
       step: int32[], number of batches seen, including those whose update was skipped.
-      params: the trained parameters.
-      opt_state: the optimizer's state.
+      params: the parameters of the model.
+      opt_state: the optimizer's state, of the parameters that are not frozen.
       carry: values that each step replaces without gradient; {} for most objectives.
       aux: read-only values without gradient (a teacher, a retrieval index); not saved in checkpoints.
       average: moving average of the parameters, shaped like them; {} if none is kept.
@@ -46,15 +47,17 @@ def new_state(
       shape: shape of the rows.
       averaged: whether a moving average of the parameters is kept.
     """
-    return first_state(objective.init(key, shape), optimizer, averaged=averaged)
+    return first_state(objective.init(key, shape), optimizer, objective.frozen, averaged=averaged)
 
 
-def first_state(initial: tuple[Tree, Tree, Tree], optimizer: optax.GradientTransformation, *, averaged: bool) -> TrainState:
+def first_state(
+    initial: tuple[Tree, Tree, Tree], optimizer: optax.GradientTransformation, frozen: Frozen, *, averaged: bool
+) -> TrainState:
     """Make the state of step 0 from the initial (params, carry, aux)."""
     params, carry, aux = initial
     average = jax.tree.map(jnp.copy, params) if averaged else {}
     zero = jnp.zeros((), jnp.int32)
-    return TrainState(zero, params, optimizer.init(params), carry, aux, average, zero)
+    return TrainState(zero, params, optimizer.init(frozen.trained(params)), carry, aux, average, zero)
 
 
 def shardings_of(boxed: TrainState, mesh: AnyMesh, shape: MeshShape) -> TrainState:

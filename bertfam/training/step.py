@@ -70,7 +70,7 @@ def make_train_step(
       average_decay: decay of the moving average of the parameters; None if the state has none.
     """
     gradient_of = make_gradient(objective, seed=seed, microbatches=microbatches)
-    update = optax.with_extra_args_support(optimizer).update
+    update, frozen = optax.with_extra_args_support(optimizer).update, objective.frozen
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         gradient, carry, metrics = gradient_of(state, batch)
@@ -80,8 +80,9 @@ def make_train_step(
 
         skipped = state.skipped + jnp.where(finite, 0, 1)
         step = state.step + 1
-        updates, opt_state = update(gradient, state.opt_state, state.params, step=state.step)
-        params = optax.apply_updates(state.params, updates)
+        trained = frozen.trained(state.params)
+        updates, opt_state = update(gradient, state.opt_state, trained, step=state.step)
+        params = frozen.joined(optax.apply_updates(trained, updates), state.params)
         average = state.average if average_decay is None else moving_average(state.average, params, average_decay, step - skipped)
         changed = state._replace(params=params, opt_state=opt_state, carry=carry, average=average)
         state = jax.tree.map(lambda new, old: jnp.where(finite, new, old), changed, state)
@@ -100,15 +101,17 @@ def make_gradient(
 ) -> Callable[[TrainState, Batch], tuple[Any, Any, Metrics]]:
     """Build `gradient(state, batch) -> (gradient, carry, metrics)`; see `make_train_step`.
 
-    The denominators come from the whole global batch before it is split, so microbatches add up to the same gradient.
+    The denominators come from the whole global batch before it is split, so microbatches add up to the same gradient. Frozen
+    parameters have none.
     """
+    frozen = objective.frozen
 
     def gradients(params: Any, carry: Any, aux: Any, batch: Batch, key: jax.Array, denominators: Mapping[str, jax.Array]) -> Any:
-        def loss(params: Any) -> Any:
-            out = objective.loss(params, carry, aux, batch, key=key, train=True)
+        def loss(trained: Any) -> Any:
+            out = objective.loss(frozen.joined(trained, params), carry, aux, batch, key=key, train=True)
             return total_loss(out.terms, denominators, objective.coefficients), (out.carry, out.metrics)
 
-        (value, (carry, metrics)), gradient = jax.value_and_grad(loss, has_aux=True)(params)
+        (value, (carry, metrics)), gradient = jax.value_and_grad(loss, has_aux=True)(frozen.trained(params))
         return gradient, carry, metrics | {"loss": Sum(value, jnp.ones(()))}
 
     def gradient_of_batch(state: TrainState, batch: Batch) -> tuple[Any, Any, Metrics]:

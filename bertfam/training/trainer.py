@@ -77,7 +77,7 @@ class Trainer:
         self.phase_timer = phase_timer or PhaseTimer()
         params = run.boxed_params
         self.tensors = describe(params)
-        self.optimizer: optax.GradientTransformation = run.optimizer.build(run.total_steps, params)
+        self.optimizer: optax.GradientTransformation = run.optimizer.build(run.total_steps, run.boxed_trained)
         self.schedule = run.optimizer.schedule.build(run.total_steps)
         self.shardings = shardings_of(run.boxed_state, mesh, run.mesh)
         self.abstract_state: TrainState = on_devices(nn.meta.unbox(run.boxed_state), self.shardings)
@@ -89,9 +89,9 @@ class Trainer:
         step = make_train_step(run.objective, self.optimizer, **pieces, **policies)
         self._new_state = jax.jit(self._fresh, out_shardings=self.shardings)
         self._step = jax.jit(step, donate_argnums=0, out_shardings=(self.shardings, None))
-        inspection = make_inspection(run.objective, self.optimizer, self.tensors, **pieces)
+        inspection = make_inspection(run.objective, self.optimizer, describe(run.boxed_trained), **pieces)
         self._inspection = jax.jit(inspection, out_shardings=NamedSharding(mesh, PartitionSpec()))
-        self._digester = Digester(run.objective, self.shardings.params, **pieces)
+        self._digester = Digester(run.objective, self.shardings.params, nn.meta.unbox(run.boxed_trained), **pieces)
         self._eval_step = jax.jit(make_eval_step(run.objective))
         self._predictions = jax.jit(run.objective.predictions, out_shardings=NamedSharding(mesh, PartitionSpec()))
 

@@ -247,6 +247,19 @@ def test_a_run_that_no_longer_improves_is_finished(classifier, tmp_path, capsys)
     assert "use bertfam predict" in capsys.readouterr().err
 
 
+def test_a_frozen_encoder_keeps_its_weights_and_the_probe_predicts(classifier, untrained, tmp_path, capsys):
+    words = [word for word in classifier.words[:-1] if not word.startswith("--epochs")]
+    words += ["--epochs=1", "--freeze", "--probe=mix", f"--model_dir={tmp_path / 'model'}"]
+    assert cli.main(words) == 0
+    assert "new probe, scalar_mix" in capsys.readouterr().out
+    ours, theirs = (folder.params["encoder"] for folder in (open_predictor(tmp_path / "model"), huggingface.read(untrained)))
+    tables = [params["embeddings"].pop("word")["table"][:2000] for params in (ours, theirs)]  # without the rows of padding
+    jax.tree.map(np.testing.assert_array_equal, (ours, tables[0]), (theirs, tables[1]))
+    assert cli.main(["export", f"--model_dir={tmp_path / 'model'}", f"--output={tmp_path / 'out'}"]) == 0
+    assert "left out probe" in capsys.readouterr().out
+    assert cli.main([*words, "--freeze=x"]) == 2
+
+
 TRAIN = "text\tlabel\nhe returns\tgood\nit raises\tbad\n"
 
 

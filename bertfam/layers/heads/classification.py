@@ -12,6 +12,7 @@ from bertfam.layers.dense import Dense
 from bertfam.layers.dropout import Dropout
 from bertfam.layers.execution import Execution
 from bertfam.layers.heads.pretraining import Pooler
+from bertfam.layers.heads.scalar_mix import ScalarMix
 from bertfam.layers.initializers import truncated_normal
 from bertfam.layers.norm import LayerNorm
 
@@ -92,9 +93,13 @@ class Classifier(NamedTuple):
       output: the layers from there to the outputs.
       pooler: the pooler before them, whose parameters are the part "pooler"; None: there is none.
       encoder: the encoder that it belongs to, where that is not the one of pretraining; None: it is.
+      layer: the layer whose hidden states it reads, 0 for the embeddings; None: the encoder's output.
+      mix: the mix of the hidden states of all layers that it reads, whose parameters are the part "scalar_mix"; None: none.
     """
 
     pooling: Pooling | None
     output: OutputLayer | DenseOutputLayer
     pooler: Pooler | None = None
     encoder: nn.Module | None = None
+    layer: int | None = None
+    mix: ScalarMix | None = None

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +17,12 @@ from bertfam.layers.initializers import named_key
 from bertfam.layers.lookup import gather_positions
 from bertfam.models.encoder import EncoderConfig, init_encoder
 from bertfam.objectives.fine_tuning.heads import Head
+from bertfam.objectives.fine_tuning.probe import PROBE, LinearProbe
+from bertfam.objectives.frozen import Frozen
 from bertfam.objectives.objective import Batch, LossOut, Objective, Predictions, Sum, Tree
+from bertfam.plurals import plural
 
-_POOLER = "pooler"
+_POOLER, _MIX = "pooler", "scalar_mix"
 _EXECUTION = Execution()
 
 
@@ -46,11 +49,16 @@ class FineTuning(Objective):
       model: the encoder.
       head: what is predicted.
       execution: how it is computed; never part of a checkpoint.
+      freeze: "encoder": the encoder is not trained, and computed without dropout (Devlin et al. 2019, section 5.3); a number: its
+        embeddings and as many of its lowest layers are not trained; None: all is trained.
+      probe: linear layer in the place of the family's head; None: the family's head.
     """
 
     model: ClassifierConfig
     head: Head
     execution: Execution = Execution()
+    freeze: Literal["encoder"] | int | None = None
+    probe: LinearProbe | None = None
 
     terms: ClassVar[tuple[str, ...]] = ("label",)
 
@@ -61,6 +69,22 @@ class FineTuning(Objective):
                 f"{type(self.model).__name__} has no {method}, so it cannot be fine-tuned here; name an encoder's, such as "
                 f"BertConfig (a family of your own needs the method `{method}`)"
             )
+
+        if self.freeze not in (None, "encoder") and not (isinstance(self.freeze, int) and self.freeze > 0):
+            raise UserError(f'FineTuning.freeze is {self.freeze!r}: it must be "encoder", a number of layers above 0, or None')
+        layers, layer = self.model.num_layers, self.probe.layer if self.probe else 0
+        if layer != "mix" and not -layers - 1 <= layer <= layers:
+            raise UserError(f"LinearProbe.layer is {layer}, and the encoder has {plural(layers, 'layer')}: give 0 to {layers}")
+
+    @property
+    def part(self) -> str:
+        """Name of the parameters of the head."""
+        return PROBE if self.probe else self.head.part
+
+    @property
+    @override
+    def frozen(self) -> Frozen:
+        return Frozen() if self.freeze is None else Frozen({"encoder": None if self.freeze == "encoder" else self.freeze})
 
     @property
     @override
@@ -82,7 +106,10 @@ class FineTuning(Objective):
         hidden = jnp.zeros((1, self.model.hidden_size), jnp.float32)
         if classifier.pooler is not None:
             params[_POOLER] = classifier.pooler.init(named_key(key, _POOLER), hidden)["params"]
-        part = self.head.part
+        if classifier.mix is not None:
+            states = jnp.zeros((self.model.num_layers + 1, *hidden.shape), jnp.float32)
+            params[_MIX] = classifier.mix.init(named_key(key, _MIX), states)["params"]
+        part = self.part
         params[part] = classifier.output.init(named_key(key, part), hidden, train=False)["params"]
         return params, {}, {}
 
@@ -104,14 +131,21 @@ class FineTuning(Objective):
         classifier = self._classifier
         keys = (None, None) if key is None else jax.random.split(key)
         encoder: Any = classifier.encoder or self.model.encoder(self.execution)
-        hidden, _ = encoder.apply(
+        reads_states = classifier.layer is not None or classifier.mix is not None
+        hidden, collected = encoder.apply(
             {"params": params["encoder"]},
             batch["encoder_input_tokens"],
             segment_ids=batch["encoder_segment_ids"],
             token_type_ids=batch["encoder_token_type_ids"],
-            train=train,
+            train=train and self.freeze != "encoder",
+            collect=frozenset({"hidden_states"} if reads_states else ()),
             rngs=self.execution.dropout_rngs(keys[0]),
         )
+        if classifier.layer is not None:
+            hidden = collected["hidden_states"][classifier.layer]
+        if classifier.mix is not None:
+            mix: Any = classifier.mix
+            hidden = mix.apply({"params": params[_MIX]}, collected["hidden_states"])
         # [batch, length, embed] -> [batch, embed], of texts
         if classifier.pooling is None:
             pooled = hidden
@@ -123,7 +157,7 @@ class FineTuning(Objective):
             pooler: Any = classifier.pooler
             pooled = pooler.apply({"params": params[_POOLER]}, pooled)
         outputs: Any = classifier.output.apply(
-            {"params": params[self.head.part]}, pooled, train=train, rngs=self.execution.dropout_rngs(keys[1])
+            {"params": params[self.part]}, pooled, train=train, rngs=self.execution.dropout_rngs(keys[1])
         )
         return outputs
 
@@ -133,7 +167,14 @@ class FineTuning(Objective):
 
     @property
     def _classifier(self) -> Classifier:
-        return self.head.classifier(self.model, self.execution)
+        if self.probe is None:
+            return self.head.classifier(self.model, self.execution)
+        return self.probe.classifier(self.head, self.execution)
+
+    @override
+    def flops(self, shape: RowShape) -> int:
+        # A frozen encoder has no backward pass, which takes two thirds of the products.
+        return super().flops(shape) // (3 if self.freeze == "encoder" else 1)
 
 
 def mean_of_tokens(hidden: jax.Array, segment_ids: jax.Array) -> jax.Array:

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from bertfam.objectives.frozen import at_trained
 from bertfam.objectives.objective import Batch, Objective
 from bertfam.plurals import listed
 from bertfam.training.state import TrainState
@@ -105,10 +106,19 @@ def disagreement(devices: Mapping[str, list[str]]) -> str:
 class Digester:
     """Separate program for digests, so that the training step is the same program whether digests are recorded or not."""
 
-    def __init__(self, objective: Objective, shardings: Any, *, seed: int, microbatches: int) -> None:
-        """Build the program for an objective; `shardings` are those of its parameters."""
+    def __init__(self, objective: Objective, shardings: Any, trained: Any, *, seed: int, microbatches: int) -> None:
+        """Build the program.
+
+        Args:
+          objective: objective of the run.
+          shardings: shardings of its parameters.
+          trained: shapes of the trained parameters.
+          seed: seed of the run.
+          microbatches: number of microbatches of the run.
+        """
         gradient_of = make_gradient(objective, seed=seed, microbatches=microbatches)
-        self._shardings = {"gradient": shardings, "parameter": shardings}
+        self._trained = trained
+        self._shardings = {"gradient": at_trained(shardings, trained), "parameter": shardings}
         self._mesh: Mesh = jax.tree.leaves(shardings)[0].mesh
         self._compiled: dict[Any, tuple[Callable[..., Any], int]] = {}
 
@@ -131,7 +141,7 @@ class Digester:
 
     def _copies(self, params: Any, values: np.ndarray) -> Copies:
         devices = list(self._mesh.devices.flat)
-        shapes = jax.tree_util.tree_leaves_with_path({"gradient": params, "parameter": params})
+        shapes = jax.tree_util.tree_leaves_with_path({"gradient": self._trained, "parameter": params})
         copies: dict[tuple[str, int], dict[str, int]] = defaultdict(dict)
         for (path, leaf), sharding, column in zip(shapes, jax.tree.leaves(self._shardings), values.T, strict=True):
             places = sharding.devices_indices_map(leaf.shape)

@@ -30,18 +30,19 @@ def make_inspection(
     Args:
       objective: objective of the run.
       optimizer: optimizer of the run.
-      tensors: description of the parameters (see `describe`).
+      tensors: description of the trained parameters (see `describe`).
       seed: seed of the run.
       microbatches: number of microbatches of the run.
     """
     gradient_of = make_gradient(objective, seed=seed, microbatches=microbatches)
-    update = optax.with_extra_args_support(optimizer).update
+    update, frozen = optax.with_extra_args_support(optimizer).update, objective.frozen
 
     def inspect(state: TrainState, batch: Batch) -> dict[str, jax.Array]:
         gradient, _, _ = gradient_of(state, batch)
-        updates, _ = update(gradient, state.opt_state, state.params, step=state.step)
+        trained = frozen.trained(state.params)
+        updates, _ = update(gradient, state.opt_state, trained, step=state.step)
         found: dict[str, jax.Array] = {}
-        for name, tree in (("gradient", gradient), ("parameter", state.params), ("update", updates)):
+        for name, tree in (("gradient", gradient), ("parameter", trained), ("update", updates)):
             found |= {f"{name}_norm/{place}": norm for place, norm in _norms(tensors, tree).items()}
         first = {name: value[0] for name, value in interleaved(batch, microbatches).items()}
         for network, (hidden, real) in objective.activations(state.params, first).items():

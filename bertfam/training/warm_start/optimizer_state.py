@@ -51,6 +51,8 @@ def read(folder: str, step: int, run: Run, size: int, parts: Collection[str], co
     Raises:
       UserError: if the state is that of another optimizer, or lacks some of these parameters.
     """
+    if run.objective.frozen.parts:
+        raise UserError("--init_optimizer does not go with frozen parameters, which have no moments; leave it out")
     old = read_run(folder).sized(size)
     check_same_optimizer(old.optimizer, run.optimizer, folder)
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])

@@ -11,7 +11,6 @@ from bertfam.data.vocabularies import Vocabulary
 from bertfam.data.vocabularies.matching import Origins, match, same
 from bertfam.errors import UserError
 from bertfam.models.conversion import Conversion
-from bertfam.objectives.fine_tuning.heads import Head
 from bertfam.objectives.fine_tuning.objective import FineTuning
 from bertfam.plurals import plural
 from bertfam.training.run import Run, check_same_network
@@ -95,17 +94,17 @@ def read_warm_start(
     matched = {name: models[name] for name in networks if name in models} or {first: model}
     theirs = run.objective.joined({name: model.params for name, model in matched.items()})
     ours = run.boxed_params
-    head = _other_head(run, model)
-    names = parts.split(",") if parts else sorted((theirs.keys() & ours.keys()) - ({head.part} if head else set()))
+    other = _other_labels(run, model)
+    names = parts.split(",") if parts else sorted((theirs.keys() & ours.keys()) - ({other.part} if other else set()))
     names = [] if parts == "none" else names
     for name in names:
         for params, owner in ((theirs, folder), (ours, "this run")):
             if name not in params:
                 raise UserError(f"--init_parts={parts}: {owner} has no {name}; it has {', '.join(sorted(params))}")
-        if head and name == head.part:
-            _check_outputs(head, run, f"--init_parts={parts}: the {name} of {folder}")
-    for name, other in matched.items():
-        check_same_network(other.config, networks[name], folder, f"Run.objective.{'model' if name == first else name}")
+        if other and name == other.part:
+            _check_outputs(other, run, f"--init_parts={parts}: the {name} of {folder}")
+    for name, network in matched.items():
+        check_same_network(network.config, networks[name], folder, f"Run.objective.{'model' if name == first else name}")
     if type(model.vocabulary) is not type(vocabulary):
         raise UserError(
             f"the vocabulary of {folder} is a {type(model.vocabulary).__name__} and that of this run a "
@@ -120,22 +119,22 @@ def read_warm_start(
     return WarmStart(folder, copies, rows_of, state, conversion.describe(boxed), new)
 
 
-def _other_head(run: Run, model: Network) -> Head | None:
-    """Return the head of a fine-tuned model if it predicts other labels than the run's; None if there is none."""
+def _other_labels(run: Run, model: Network) -> FineTuning | None:
+    """Return the objective of a fine-tuned model that predicts other labels than the run; None for any other model."""
     objective = model.trained and model.trained.run.objective
     if not isinstance(objective, FineTuning) or not isinstance(run.objective, FineTuning):
         return None
-    return None if objective.head.predicts_as(run.objective.head) else objective.head
+    return None if objective.head.predicts_as(run.objective.head) else objective
 
 
-def _check_outputs(head: Head, run: Run, subject: str) -> None:
+def _check_outputs(other: FineTuning, run: Run, subject: str) -> None:
     """Raise UserError if another head has not as many outputs as that of the run."""
     assert isinstance(run.objective, FineTuning)
     outputs = run.objective.head.outputs
-    if head.outputs != outputs:
+    if other.head.outputs != outputs:
         raise UserError(
-            f"{subject} has {plural(head.outputs, 'output')} and that of this run {outputs}; leave {head.part} out, which is "
-            "then new"
+            f"{subject} has {plural(other.head.outputs, 'output')} and that of this run {outputs}; leave {other.part} out, which "
+            "is then new"
         )
 
 

@@ -1,0 +1,18 @@
+"""Learned mix of the hidden states of all layers."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+
+class ScalarMix(nn.Module):
+    """gamma sum_j softmax(w)_j h_j over the layers j, with w = 0 and gamma = 1 at first (Peters et al. 2018, equation 1)."""
+
+    @nn.compact
+    def __call__(self, hidden: jax.Array) -> jax.Array:
+        """Mix hidden states [layers + 1, ..., embed]; return [..., embed]."""
+        zeros, ones = (nn.with_logical_partitioning(init, (None,)) for init in (nn.initializers.zeros, nn.initializers.ones))
+        weights = jnp.asarray(self.param("weights", zeros, (hidden.shape[0],), jnp.float32))
+        gamma = jnp.asarray(self.param("gamma", ones, (1,), jnp.float32))
+        shares = (gamma * jax.nn.softmax(weights)).astype(hidden.dtype)
+        return jnp.tensordot(shares, hidden, axes=1)
