@@ -12,6 +12,7 @@ import tiny
 from flax import linen as nn
 
 from bertfam.layers.execution import Execution
+from bertfam.objectives.frozen import Frozen
 from bertfam.objectives.objective import LossOut, Sum
 from bertfam.training.logs.metrics import means
 from bertfam.training.optimizers import AdamW
@@ -90,7 +91,7 @@ def test_loss_is_the_mean_over_all_targets():
     """The mean over all targets is (10 * 2 + 100 * 1) / 110; the mean of the microbatches' means would be 1.5."""
 
     class Constant:
-        coefficients = {"x": 1.0}
+        coefficients, frozen = {"x": 1.0}, Frozen()
 
         def denominators(self, batch):
             return {"x": jnp.sum(batch["weights"])}
