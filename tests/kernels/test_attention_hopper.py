@@ -176,7 +176,7 @@ def test_kernels_lower_to_gpu_code(pattern, head_dim):
         ({"pattern": Window(8, 8, dilation=2)}, "blocks", "one in 2 of 8 tokens on each side"),
         ({"pattern": GlobalTokens(Window(64, 64), 4)}, "hopper", "fastest"),
         ({"pattern": BlockSparse(blocks=16)}, "hopper", "fastest"),
-        ({"length": 4352, "pattern": ExtraTokens(256, 84)}, "blocks", "fastest"),
+        ({"length": 4352, "pattern": ExtraTokens(256, 84)}, "hopper", "fastest"),
         ({"pattern": BlockSparse(32, blocks=32)}, "block_sparse", "32 tokens"),
         ({"bias": True}, "xla", "scores have a bias"),
         ({"split": True}, "xla", "sharded over devices"),
