@@ -101,9 +101,11 @@ def _file_lines(path: str) -> Iterator[bytes]:
 
 def _table(text: str, encoding: Encoding) -> Iterator[str]:
     """Yield the text, then one line per piece: the piece, its id, start and end, and the text between them."""
-    yield text
+    from bertfam.data.preview.visible import visible
+
+    yield visible(text)
     rows = [
-        (piece, str(id), f"{start}-{end}", repr(text[start:end]) if end else "")
+        (visible(piece), str(id), f"{start}-{end}", repr(text[start:end]) if end else "")
         for piece, id, (start, end) in zip(encoding.pieces, encoding.ids.tolist(), encoding.offsets.tolist(), strict=True)
     ]
     widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]

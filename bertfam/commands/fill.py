@@ -34,6 +34,7 @@ def main(args: argparse.Namespace) -> int:
     flags.check_model_dir(args)
 
     from bertfam.api import load_networks
+    from bertfam.data.preview.visible import visible
     from bertfam.decoding.fill import fill, select_masked_lm
 
     flags.import_modules(args)
@@ -48,5 +49,5 @@ def main(args: argparse.Namespace) -> int:
     for text, masks in zip(args.text, filled, strict=True):
         print(text)
         for mask in masks:
-            print("  " + "  ".join(f"{prediction.token} {prediction.probability:.1%}" for prediction in mask.predictions))
+            print("  " + "  ".join(f"{visible(one.token)} {one.probability:.1%}" for one in mask.predictions))
     return 0

@@ -93,8 +93,10 @@ def main(args: argparse.Namespace) -> int:
     """Generate texts and print them; return the exit status."""
     import dataclasses
     import json
+    import sys
 
-    from bertfam.errors import UserError
+    from bertfam.data.preview.visible import without_controls
+    from bertfam.errors import UserError, is_terminal
 
     prompts = _prompts(args)
     strategy, limits = _options(args)
@@ -127,7 +129,8 @@ def main(args: argparse.Namespace) -> int:
         return 0
     several = sum(map(len, written)) > 1
     for number, text in enumerate(text for texts in written for text in texts):
-        print("\n---\n" * bool(number and several) + text.text)
+        shown = without_controls(text.text) if is_terminal(sys.stdout) else text.text
+        print("\n---\n" * bool(number and several) + shown)
     return 0
 
 

@@ -17,6 +17,7 @@ from bertfam.plurals import plural
 
 _MANY_TEXTS, _MANY_CLASSES = 50, 0.5
 _SHOWN_EMPTY = 5
+_MOST_COMPARED = 1_000_000  # texts whose labels are compared, of some 100 bytes each
 # Heads by the kind of label.
 _HEADS = {"class": "Classification", "classes": "MultiLabelClassification", "tags": "Tagging"}
 
@@ -65,16 +66,23 @@ def _survey_questions(corpus: QuestionFiles) -> Survey:
 
 def _survey_classes(corpus: LabelledFiles | TaggedFiles) -> Survey:
     counts, example, inspection = Counter[str](), "", _TextInspection()
+    numbers: set[float] = set()  # one or two of the labels
     for where, texts, label in chain.from_iterable(map(corpus.records, corpus.files("train"))):
         counts.update(_names(corpus, label, where))
         example = example or where
         if isinstance(corpus, LabelledFiles):
-            inspection.add(corpus, where, texts)
+            inspection.add(corpus, where, texts, label)
+            if corpus.kind == "number" and len(numbers) < 2:
+                numbers.add(number_of(label, where))
     inspection.check_empty()
     if not example:
         raise UserError(f"{', '.join(map(str, corpus.files('train')[:3]))}: no records")
     warnings = inspection.warnings()
     if isinstance(corpus, LabelledFiles) and corpus.kind == "number":
+        if len(numbers) < 2:
+            raise UserError(
+                f"{example.rpartition(':')[0]}: all labels are {numbers.pop():g}; a regression needs at least two values"
+            )
         return Survey(corpus, 0, "Regression", {}, warnings)
     kind = "tags" if isinstance(corpus, TaggedFiles) else corpus.kind
     if isinstance(corpus, TaggedFiles):
@@ -94,18 +102,25 @@ class _TextInspection:
     Attributes:
       empty: Place and column of each empty text.
       quoted: Place of the first text in doubled quotation marks, as csv files have them; "" if there is none.
+      labels: Hash of the label of each text, by that of the text; of the first million texts.
+      disputed: Places of the texts that have another label than the same text before.
     """
 
     empty: list[tuple[str, str]] = dataclasses.field(default_factory=list)
     quoted: str = ""
+    labels: dict[int, int] = dataclasses.field(default_factory=dict)
+    disputed: list[str] = dataclasses.field(default_factory=list)
 
-    def add(self, corpus: LabelledFiles, where: str, texts: Sequence[str]) -> None:
+    def add(self, corpus: LabelledFiles, where: str, texts: Sequence[str], label: Any) -> None:
         """Inspect the texts of a record."""
         if column := corpus.empty_column(texts):
             self.empty.append((where, column))
         is_tsv = (corpus.input_format or record_format(where.rpartition(":")[0])) == "tsv"
         if is_tsv and not self.quoted and any(map(_is_quoted, texts)):
             self.quoted = where
+        text, own = hash(tuple(texts)), hash(str(label).strip())
+        if len(self.labels) < _MOST_COMPARED and self.labels.setdefault(text, own) != own:
+            self.disputed.append(where)
 
     def check_empty(self) -> None:
         """Raise UserError that names the first empty texts."""
@@ -117,13 +132,20 @@ class _TextInspection:
         raise UserError(f"{where}: the column {column!r} is empty{also}; drop such records, or leave them out by --skip_empty")
 
     def warnings(self) -> list[str]:
-        """Return a line about quoted texts."""
-        if not self.quoted:
-            return []
-        return [
-            f"{self.quoted}: the text is in quotation marks with doubled ones within, which a tsv file has as they stand; if "
-            "pandas wrote the file, save it as csv, where they are removed"
-        ]
+        """Return lines about quoted texts, and about texts with several labels."""
+        lines = []
+        if self.quoted:
+            lines.append(
+                f"{self.quoted}: the text is in quotation marks with doubled ones within, which a tsv file has as they stand; if "
+                "pandas wrote the file, save it as csv, where they are removed"
+            )
+        if self.disputed:
+            count = plural(len(self.disputed), "record")
+            lines.append(
+                f"{self.disputed[0]}: the same text has another label before; so it is with {count} of {len(self.labels):,} "
+                "different texts: no model can learn both"
+            )
+        return lines
 
 
 def _is_quoted(text: str) -> bool:

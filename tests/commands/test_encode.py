@@ -10,6 +10,7 @@ import pytest
 
 from bertfam import cli
 from bertfam.data import vocabularies
+from bertfam.data.preview.visible import without_controls
 from bertfam.data.vocabularies.byte_bpe import ByteBpe
 from bertfam.data.vocabularies.wordpiece import SPECIAL_PIECES, WordPiece
 
@@ -39,6 +40,15 @@ def test_a_table_with_offsets_into_the_original(vocab, capsys):
     assert capsys.readouterr().out.split()[2:] == "[CLS] 2 0-0 the 7 0-3 'the' [MASK] 4 4-10 '[MASK]' [SEP] 3 0-0".split()
     assert cli.main(["encode", vocab, ""]) == 0
     assert capsys.readouterr().out == "\n"
+
+
+def test_control_characters_are_spelt_out(vocab, capsys):
+    """By those of a stranger's text or model a terminal would be steered."""
+    bell = "\x1b]0;x\x07"
+    assert cli.main(["encode", vocab, f"the \x9b2J{bell}"]) == 0
+    first, *rows = capsys.readouterr().out.splitlines()
+    assert first == "the <U+009B>2J<U+001B>]0;x<U+0007>" and all(map(str.isprintable, rows))
+    assert without_controls(f"a\tb\n\u200d{bell}") == "a\tb\n\u200d<U+001B>]0;x<U+0007>"
 
 
 def test_lines_of_a_file_or_of_stdin_as_json(vocab, tmp_path, capsys, monkeypatch):

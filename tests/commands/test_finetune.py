@@ -281,6 +281,10 @@ TRAIN = "text\tlabel\nhe returns\tgood\nit raises\tbad\n"
         (TRAIN, ("--epochs=0",), ("--epochs=0",)),
         (TRAIN, ("--length=1000",), ("1000", "max_length 64")),
         (TRAIN, ("--text=label",), ("'label'", "twice")),
+        (TRAIN, ("--text={text} {label}",), ("'label'", "twice", "give the label away")),
+        (TRAIN, ("--text={text",), ("train.tsv:2", "--text={text has a brace", "'{title}: {body}'")),
+        ("text\tlabel\na\tg\x1b[31mood\nb\tbad\n", (), ("train.tsv:2", "control character")),
+        ("text\tlabel\na\t3\nb\t3.0\n", ("--regression",), ("train.tsv: all labels are 3;", "two values")),
         ("", (), ("train.tsv", "no records")),
     ],
 )
@@ -298,6 +302,7 @@ def test_mistakes_in_labelled_files(random_model, tmp_path, capsys, content, fla
     [
         ("text\tlabel\n" + 2 * "a\tgood\nb\tbad\n", False, ("train.tsv:1", "'label'", "--no_header")),
         (TRAIN + "c\tGood\n", True, ("'good'", "'Good'")),
+        (TRAIN + 2 * "same\tbad\n" + "same\tgood\n", True, ("train.tsv:6: the same text", "1 record of 3 different texts")),
         (TRAIN + '"a ""quoted"" word"\tgood\n', True, ("train.tsv:4", "pandas", "csv")),
         (TRAIN, True, ()),
     ],

@@ -3,6 +3,7 @@
 import math
 import os
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -17,6 +18,7 @@ from bertfam.errors import UserError
 from bertfam.plurals import listed
 
 LabelKind = Literal["class", "classes", "number"]
+_JOINED = re.compile(r"(?:[^{}]*{[^{}]+})+[^{}]*")  # columns in braces, and text around them
 UNKNOWN = "nan"  # the label of a text that has none
 
 
@@ -64,6 +66,8 @@ class LabelledFiles(FileCorpus):
                 known = ", ".join(map(repr, allowed))
                 raise UserError(f"LabelledFiles.{name} is {getattr(self, name)!r}: it must be one of {known}")
         columns = [name for name in (self.text, self.text_pair, self.label) if name is not None]
+        if any(f"{{{self.label}}}" in name for name in columns):
+            raise UserError(f"the column {self.label!r} is named twice: a text with its label in it would give the label away")
         if twice := next((name for name in columns if columns.count(name) > 1), None):
             raise UserError(f"the column {twice!r} is named twice: text, second text and label are columns of their own")
         if twice := next((name for name in self.classes if self.classes.count(name) > 1), None):
@@ -142,8 +146,9 @@ def name_of(label: Any, where: str) -> str:
         fix = "drop such records" if math.isnan(label) else "write classes as strings or whole numbers"
         raise UserError(f"{where}: the label {label} is no class; {fix}, or predict numbers with --regression")
     name = str(label).strip() if isinstance(label, str | int) else ""
-    if "\n" in name:
-        raise UserError(f"{where}: the label {name!r} has a line end; name the column of the labels with --label")
+    if control := next((character for character in name if unicodedata.category(character) == "Cc"), None):
+        what = "a line end" if control == "\n" else "a control character"
+        raise UserError(f"{where}: the label {name!r} has {what}; name the column of the labels with --label, or fix the line")
     if not name:
         what = "the label is empty" if isinstance(label, str) else f"the label {label!r} is no string and no whole number"
         raise UserError(f"{where}: {what}; fix the line, or drop it")
@@ -169,7 +174,9 @@ def number_of(label: Any, where: str) -> float:
 
 
 def _text(record: Mapping[str, Any], name: str, where: str, flag: str) -> str:
-    if "{" in name and name not in record:
+    if ("{" in name or "}" in name) and name not in record:
+        if not _JOINED.fullmatch(name):
+            raise UserError(f"{where}: {flag}={name} has a brace without its pair; write {flag}='{{title}}: {{body}}', say")
         return re.sub(r"{([^{}]+)}", lambda column: _text(record, column[1], where, flag), name).strip()
     value = field_of(record, name, where, flag)
     if not isinstance(value, str):
