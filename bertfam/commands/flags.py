@@ -7,6 +7,7 @@ import fnmatch
 import functools
 import os
 import re
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +79,9 @@ def text(word: str) -> str:
     try:
         word.encode()
     except UnicodeEncodeError:
-        raise argparse.ArgumentTypeError("the text is not UTF-8") from None
+        is_utf_8 = sys.getfilesystemencoding() == "utf-8"
+        fix = "" if is_utf_8 else ": if it is, set PYTHONUTF8=1, since this locale is not"
+        raise argparse.ArgumentTypeError(f"the text is not UTF-8{fix}") from None
     return word
 
 

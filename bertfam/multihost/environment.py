@@ -113,8 +113,9 @@ def _slurm(environ: Variables) -> Membership | None:
 
 def _first_node(nodes: str) -> str:
     """Return the first node of a SLURM list: a[07-09,11]-ib,b -> a07-ib."""
-    first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", nodes)
-    assert first is not None
+    first = re.match(r"(?:[^,\[\]]|\[[^\[\]]*\])+(?=,|$)", nodes)
+    if first is None:
+        raise UserError(f"the variable SLURM_STEP_NODELIST is {nodes!r}, not a list of nodes; give --coordinator=HOST:PORT")
     return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", first[0])
 
 

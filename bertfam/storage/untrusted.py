@@ -99,14 +99,18 @@ def read_text(path: Path) -> str:
       UserError: As `read_bytes`, or if the file is not UTF-8.
     """
     raw = read_bytes(path)
-    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise UserError(f"{path} is UTF-16, as Windows programs save text: convert it, for example with iconv -f UTF-16 -t UTF-8")
+    _check_encoding(path, raw)
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(
             f"{path} is not UTF-8 at byte {error.start}: check that it is the file of a vocabulary or model"
         ) from error
+
+
+def _check_encoding(path: Path, raw: bytes) -> None:
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UserError(f"{path} is UTF-16, as Windows programs save text: convert it, for example with iconv -f UTF-16 -t UTF-8")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -116,6 +120,7 @@ def read_json(path: Path) -> dict[str, Any]:
       UserError: As `read_bytes`, or if the file holds something else.
     """
     raw = read_bytes(path)
+    _check_encoding(path, raw)
     try:
         content = parse_json(raw)
     except ValueError as error:  # not JSON, or not UTF-8

@@ -137,6 +137,12 @@ def test_first_node_of_a_node_list(nodes, first):
     assert environment._first_node(nodes) == first
 
 
+@pytest.mark.parametrize("nodes", ["", ",a", "a[1-4", "a]", "a[[1]]"])
+def test_a_damaged_node_list_is_named(nodes):
+    with pytest.raises(UserError, match="SLURM_STEP_NODELIST is .*not a list of nodes; give --coordinator"):
+        environment._first_node(nodes)
+
+
 @pytest.fixture
 def metadata_server(monkeypatch):
     """Address of a server for the attributes of an instance, the attributes, and the names that were requested."""

@@ -39,6 +39,7 @@ def test_files_of_gigabytes_are_refused_unread(tmp_path):
         (b"\xff{}", "a is not JSON: 'utf-8'"),
         (b"[]", "a does not hold a JSON object"),
         (None, "cannot be read"),
+        ('{"a": 1}'.encode("utf-16"), "a is UTF-16, as Windows programs"),
         (b'{"a": "\\ud800"}', "a is not JSON: .*surrogates"),
         (b'{"b": [{"a": 1, "c": 2, "a": 3}]}', "a is not JSON: an object has 'a' twice"),
         (b"[" * 100_000 + b"]" * 100_000, "a is not JSON: it is nested more than 100 levels"),

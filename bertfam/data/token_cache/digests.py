@@ -79,7 +79,8 @@ def read(folder: Path) -> dict[str, FileDigests] | None:
             raise ValueError(f"its format is {content['format']}")
         return {name: _parse(entry) for name, entry in content["files"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"{path} is damaged ({error}); delete {folder} and build it again") from None
+        why = error if isinstance(error, (OSError, ValueError)) else "it has not the entries that a build writes"
+        raise UserError(f"{path} is damaged ({why}); delete {folder} and build it again") from None
 
 
 def _digits_of(path: Path) -> int:
