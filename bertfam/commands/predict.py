@@ -1,4 +1,4 @@
-"""`bertfam predict`: labels of texts by a fine-tuned model, from file to file."""
+"""`bertfam predict`: labels or target texts by a fine-tuned model, from file to file."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from bertfam.errors import UserError, warn
 if TYPE_CHECKING:
     from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
     from bertfam.data.corpora.labelled.tagged_files import TaggedFiles
+    from bertfam.data.corpora.labelled.target_files import TargetFiles
     from bertfam.finetuning.benchmarks.task import BenchmarkTask
-    from bertfam.finetuning.inference import Inference
+    from bertfam.finetuning.inference import Inference, TargetInference
     from bertfam.finetuning.prediction_file import PredictionFile
     from bertfam.finetuning.predictor import Predictor
+    from bertfam.finetuning.target_predictor import TargetPredictor
 
-SUMMARY = "predict the labels of texts with a fine-tuned model"
+SUMMARY = "predict labels, or generate target texts, with a fine-tuned model"
 EXAMPLE = """\
   bertfam predict --model_dir=classifier --input=new.tsv --output=predictions.tsv
   bertfam predict --model_dir=classifier --input=dev.tsv --label=label --json
@@ -27,10 +29,11 @@ EXAMPLE = """\
 The columns of the texts are those of `bertfam finetune`, unless flags name others. The output has one line per text, in the order
 of the input: the predicted class and its probability, or the predicted number; of words one line per word. The same command again
 resumes after an interruption. With --label, the column of the true labels, the scores of the predictions are printed (they need
-'bertfam[finetune]'): accuracy, F1 and Matthews' correlation, Pearson's and Spearman's correlation, or F1 of entities."""
+'bertfam[finetune]'): accuracy, F1 and Matthews' correlation, Pearson's and Spearman's correlation, or F1 of entities.
+A model that was trained on targets generates them, greedily or with --beams=N. With --target, the column of the true ones, exact
+match, BLEU and chrF are printed."""
 
-_AT_ONCE = 2048  # texts between two writes
-_Files = TypeVar("_Files", "LabelledFiles", "TaggedFiles")
+_Files = TypeVar("_Files", "LabelledFiles", "TaggedFiles", "TargetFiles")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--label", metavar="COLUMN", help="column of the true labels, against which predictions are scored; of questions: answers"
     )
+    group.add_argument("--target", metavar="COLUMN", help="column of the true targets, against which generated ones are scored")
     add_records(group)
     group = parser.add_argument_group("predictions")
     group.add_argument(
@@ -65,6 +69,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=0.0,
         metavar="MARGIN",
         help="of questions: how much better no answer must score than the best one to be predicted (default: 0)",
+    )
+    group.add_argument(
+        "--beams", type=int, metavar="N", help="of targets: search for the likeliest text with N beams (default: greedily)"
     )
     group.add_argument("--batch_size", type=int, default=32, metavar="N", help="texts at a time (default: 32)")
     group.add_argument("--json", action="store_true", help="print the scores as JSON")
@@ -82,11 +89,11 @@ def main(args: argparse.Namespace) -> int:
     tune = f"fine-tune it by `bertfam finetune --init_from={args.model_dir}`, or predict with transformers if it is fine-tuned"
     check_is_run(args.model_dir, of_huggingface=tune)
 
-    from bertfam.finetuning.predictor import open_predictor
+    from bertfam.finetuning.predictor import open_fine_tuned
     from bertfam.plurals import plural
 
     flags.import_modules(args)
-    predictor = open_predictor(args.model_dir, flags.step_of(args), average=args.average)
+    predictor = open_fine_tuned(args.model_dir, flags.step_of(args), average=args.average)
     if task is not None:
         return _predict_task(args, predictor, task)
     inference = _open_inference(args, predictor)
@@ -97,8 +104,10 @@ def main(args: argparse.Namespace) -> int:
             print(f"wrote {args.output}: {plural(count, 'prediction')} of step {predictor.step:,}")
     if cut := predictor.counts["cut"]:
         texts = plural(predictor.counts["read"], "text")
-        warn([f"{cut:,} of {texts} do not fit into rows of {predictor.length} tokens, and their ends were cut off"])
-    if args.label:
+        warn(
+            [f"{cut:,} of {texts} do not fit into rows of {predictor.length} tokens, and their {predictor.cut_part} were cut off"]
+        )
+    if args.label or args.target:
         _print_scores(args, inference, items, outputs)
     return 0
 
@@ -107,22 +116,27 @@ def _check_flags(args: argparse.Namespace) -> None:
     """Raise UserError for flags that go against each other, before anything is read."""
     if not args.input:
         raise UserError("no texts: name files with --input=GLOB, or a benchmark task with --task_name and --data_dir")
-    if not args.output and not args.label:
-        raise UserError("nothing would be left of the predictions: give --output=FILE, or --label=COLUMN for their scores")
+    if not args.output and not (args.label or args.target):
+        raise UserError(
+            "nothing would be left of the predictions: give --output=FILE, or --label=COLUMN (--target=COLUMN) for their scores"
+        )
     if args.output:
         flags.check_output_file(args, "output")
     if args.probabilities and not args.output:
         raise UserError("--probabilities are written to --output: give that too, or leave it out")
-    if args.json and not args.label:
-        raise UserError("--json prints scores: give --label=COLUMN with it, or name the output .jsonl")
+    if args.json and not (args.label or args.target):
+        raise UserError("--json prints scores: give --label=COLUMN or --target=COLUMN with it, or name the output .jsonl")
 
 
-def _predict_task(args: argparse.Namespace, predictor: Predictor, task: BenchmarkTask) -> int:
+def _predict_task(args: argparse.Namespace, predictor: Predictor | TargetPredictor, task: BenchmarkTask) -> int:
     """Print the scores of a benchmark task, or write the predictions that its server accepts; return the exit status."""
     from bertfam.finetuning.benchmarks.scoring import score_task
     from bertfam.finetuning.benchmarks.submission import write_submission
+    from bertfam.finetuning.target_predictor import TargetPredictor
     from bertfam.plurals import plural
 
+    if isinstance(predictor, TargetPredictor):
+        raise UserError(f"--task_name is of labels, and {args.model_dir} generates targets: name texts with --input instead")
     if args.output:
         if args.json:
             raise UserError("--json prints scores, and with --task_name --output=DIR holds predictions alone; leave one out")
@@ -134,13 +148,19 @@ def _predict_task(args: argparse.Namespace, predictor: Predictor, task: Benchmar
     return 0
 
 
-def _open_inference(args: argparse.Namespace, predictor: Predictor) -> Any:
+def _open_inference(args: argparse.Namespace, predictor: Predictor | TargetPredictor) -> Any:
     """Return the kind of prediction of the model's head, for the files of --input."""
     from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
     from bertfam.data.corpora.labelled.question_files import QuestionFiles
     from bertfam.data.corpora.labelled.tagged_files import TaggedFiles
     from bertfam.finetuning.inference import QuestionInference, TextInference, WordInference
+    from bertfam.finetuning.target_predictor import TargetPredictor
 
+    if isinstance(predictor, TargetPredictor):
+        return _open_targets(args, predictor)
+    for name in ("target", "beams"):
+        if getattr(args, name):
+            raise UserError(f"--{name} is of models that generate targets, and {args.model_dir} predicts labels; leave it out")
     trained, own = predictor.corpus, (predictor, args.batch_size)
     if isinstance(trained, LabelledFiles):
         check_format(args, "texts")
@@ -159,17 +179,36 @@ def _open_inference(args: argparse.Namespace, predictor: Predictor) -> Any:
     raise UserError(f"{args.model_dir} was not trained on labelled files, whose columns its predictions would read")
 
 
+def _open_targets(args: argparse.Namespace, predictor: TargetPredictor) -> TargetInference:
+    """Return the prediction of target texts for the files of --input."""
+    from bertfam.decoding.strategies import BeamSearch, Greedy
+    from bertfam.finetuning.inference import TargetInference
+
+    check_format(args, "targets")
+    if args.probabilities:
+        raise UserError("--probabilities are of classes, and this model generates texts; leave it out")
+    trained = predictor.corpus
+    columns: dict[str, Any] = {"text": args.text or trained.text, "target": args.target}
+    corpus = _with_input(args, trained, header=_has_header(args, trained), skip_empty=False, **columns)
+    strategy = Greedy() if args.beams is None else BeamSearch(args.beams)
+    return TargetInference(predictor, args.batch_size, corpus, args.output, strategy)
+
+
+def _has_header(args: argparse.Namespace, trained: LabelledFiles | TargetFiles) -> bool:
+    """Return True if the first line of --input names columns, as in training or because flags have names of columns."""
+    # Files without a header have numbered columns.
+    named = [name for name in (args.text, args.text_pair, args.label, args.target) if name and not name.isdecimal()]
+    return not args.no_header and (trained.header or bool(named))
+
+
 def _labelled(args: argparse.Namespace, trained: LabelledFiles) -> LabelledFiles:
     """Return the files of --input, with the columns of the training files where flags name no others."""
-    # Files without a header have numbered columns.
-    named = [name for name in (args.text, args.text_pair, args.label) if name and not name.isdecimal()]
-    header = not args.no_header and (trained.header or bool(named))
     columns: dict[str, Any] = {
         "text": args.text or trained.text,
         "text_pair": args.text_pair or trained.text_pair,
         "label": args.label,
     }
-    return _with_input(args, trained, header=header, skip_empty=False, **columns)
+    return _with_input(args, trained, header=_has_header(args, trained), skip_empty=False, **columns)
 
 
 def _tagged(args: argparse.Namespace, trained: TaggedFiles) -> TaggedFiles:
@@ -194,7 +233,7 @@ def _open_output(args: argparse.Namespace, inference: Inference) -> AbstractCont
     if not args.output:
         return nullcontext()
     source = {"model": str(args.model_dir), "step": inference.predictor.step, "text": inference.corpus.fingerprint()}
-    source |= {name: getattr(args, name) for name in ("average", "probabilities", "no_answer_threshold")}
+    source |= {name: getattr(args, name) for name in ("average", "probabilities", "no_answer_threshold", "beams")}
     file = PredictionFile(args.output, source, header=inference.header, end=inference.end, conversion=inference.conversion)
     return closing(file)
 
@@ -206,18 +245,18 @@ def _predict(args: argparse.Namespace, inference: Inference, file: PredictionFil
     remaining, count = inference.items(), 0
     items, kept = list[Any](), list[Any]()
     with tqdm(desc="predicting", unit=" texts", disable=None, leave=False) as progress:
-        while chunk := list(islice(remaining, _AT_ONCE)):
+        while chunk := list(islice(remaining, inference.at_once)):
             begin = count
             count += len(chunk)
             done = 0 if file is None else max(0, min(file.done - begin, len(chunk)))
             progress.update(len(chunk))
-            first = 0 if args.label else done  # scores need the outputs of all texts
+            first = 0 if args.label or args.target else done  # scores need the outputs of all texts
             if first == len(chunk):
                 continue
             outputs = inference.predict(chunk[first:])
             if file is not None and done < len(chunk):
                 file.append(inference.records(chunk[done:], outputs[done - first :]))
-            if args.label:
+            if args.label or args.target:
                 items += chunk
                 kept += list(outputs)
     return count, items, kept

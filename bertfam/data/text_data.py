@@ -16,12 +16,12 @@ from bertfam.data.corpora.corpus import Corpus
 from bertfam.data.rows.batches import Batches, CorruptedRows, Examples
 from bertfam.data.rows.blocks import BlockExamples, BlockOrder, Blocks
 from bertfam.data.rows.earlier_rows import earlier_rows, earlier_text_pairs
-from bertfam.data.rows.layout import RowLayout
+from bertfam.data.rows.layout import PairLayout, RowLayout
 from bertfam.data.rows.mixture import ConcatenatedRows, MixedRows, Mixture, SelectedRows, shares
 from bertfam.data.rows.order import Contiguous, Shuffled, Streams
 from bertfam.data.rows.order import Order as RowOrder
 from bertfam.data.rows.sentence_pairs import SentencePairs
-from bertfam.data.rows.text_pairs import FeatureSubset, PairFrame, TextPairs, WithPositions
+from bertfam.data.rows.text_pairs import FeatureSubset, TextPairs, WithPositions
 from bertfam.data.token_cache.cache import TokenCache
 from bertfam.data.token_cache.documents import Documents, StoredDocuments
 from bertfam.errors import UserError
@@ -47,8 +47,9 @@ class TextData:
       vocabulary: Folder of the vocabulary; None if `cache_dir` holds a token cache.
       cache_dir: Folder of the token cache, which is built there if it is missing; None: MODEL_DIR/cache.
       rows: Layout of running text.
-      pairs: Layout of pairs, for corpora of pairs (`PairFiles`, `SeqioTask` with pairs). They have no noise, and their rows have
-        the shape of those that the noise makes.
+      pairs: Layout of pairs, for corpora of pairs (`PairFiles`, `TargetFiles`, `SeqioTask` with pairs): `TextPairs` of an
+        encoder-decoder, `Completions` of a causal LM. They have no noise, and their rows have the shape of those that the noise
+        makes.
       corruption: Noise: `BertMasking`, or for decoders `NextTokens`, T5's `SpanCorruption` and BART's `Denoising`; `TextToText`
         for pairs only.
       order: "shuffled", or "streams" for models with a memory: row r of a batch continues where row r of the previous one ended.
@@ -66,7 +67,7 @@ class TextData:
     vocabulary: str | None = None
     cache_dir: str | None = None
     rows: RowLayout = SentencePairs()
-    pairs: TextPairs = TextPairs()
+    pairs: PairLayout = TextPairs()
     corruption: TextCorruption = BertMasking()
     order: Order = "shuffled"
     dupe_factor: int | None = None
@@ -82,7 +83,7 @@ class TextData:
             raise UserError('TextData.order = "streams" requires consecutive rows, not packed ones: use @Chunks()')
         self._check_form()
         if self.pairs.packed:
-            self._check_pairs("TextPairs.packed")
+            self.pairs.check(self.corruption, f"{type(self.pairs).__name__}.packed")
         if self.dupe_factor is not None and self.dupe_factor < 1:
             raise ValueError(f"dupe_factor {self.dupe_factor} is less than 1; None draws anew in every epoch")
         for name, fix in (("vocabulary", "name its folder"), ("cache_dir", "name a folder, or leave it out for MODEL_DIR/cache")):
@@ -112,15 +113,6 @@ class TextData:
         if self.corruption.form.continued and not inner.separated:
             raise UserError(f"{noise} predicts where documents end, but {type(inner).__name__}.separated is False: leave it out")
 
-    def _check_pairs(self, what: str) -> None:
-        """Raise UserError if the noise makes no rows with an encoder and a decoder, as pairs require."""
-        if self.corruption.decoder_start is None:
-            raise UserError(
-                f"{what}: pairs of inputs and targets require an encoder and a decoder, but {type(self.corruption).__name__} has "
-                "only one of them: train an encoder-decoder, such as models/t5_1_1_small.gin, with TextData.corruption = "
-                "@TextToText() or a noise with both, such as @SpanCorruption()"
-            )
-
     def check_marks(self) -> None:
         """Raise UserError if a corpus has no marks, no pairs or no text that the noise requires."""
         for name, corpus in self.corpora.items():
@@ -129,7 +121,7 @@ class TextData:
             if not corpus.units:
                 self._check_units(label, has_units=False)
             if corpus.pairs:
-                self._check_pairs(label)
+                self.pairs.check(self.corruption, label)
             elif not self.corruption.reads_text:
                 self.refuse_text(label)
 
@@ -222,19 +214,16 @@ class TextData:
     def examples(self, documents: Documents, length: int, seed: int, tokens: TokenIds) -> Examples:
         """Return the clean rows from which the noise makes rows of `length` tokens, planned with `seed`."""
         if documents.pairs:
-            self._check_pairs(documents.name)
-            start = self.corruption.decoder_start
-            assert start is not None
-            size = self.corruption.input_length(length), self.corruption.target_length(length)
+            self.pairs.check(self.corruption, documents.name)
             pairs = earlier_text_pairs(self.pairs, self.rows_version)
-            return pairs.examples(documents, size, seed, PairFrame(tokens, start))
+            return pairs.plan(documents, self.corruption, length, seed, tokens)
         if not self.corruption.reads_text:
             self.refuse_text(documents.name)
         self._check_labels(documents.name, documents.label_count, documents.labels_words)
         length = self.corruption.raw_length(length)
         return self._layout.examples(documents, length, seed, tokens, self.corruption.form)
 
-    def rows_of(self, documents: StoredDocuments) -> RowLayout | TextPairs:
+    def rows_of(self, documents: StoredDocuments) -> RowLayout | PairLayout:
         """Return the layout of the documents: `rows` or `pairs`."""
         return self.pairs if documents.pairs else self.rows
 

@@ -13,12 +13,15 @@ from bertfam.data.corpora.file_corpus import FileCorpus
 from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
 from bertfam.data.corpora.labelled.question_files import Question, QuestionFiles
 from bertfam.data.corpora.labelled.tagged_files import TaggedFiles
+from bertfam.data.corpora.labelled.target_files import TargetFiles
+from bertfam.decoding.strategies import Strategy
 from bertfam.errors import UserError
 from bertfam.finetuning.answer_scores import score_answers
 from bertfam.finetuning.answers import Answer, find_answers
-from bertfam.finetuning.predictions import Records, records_of
+from bertfam.finetuning.predictions import PredictionFormat, Records, cell_line, json_line, prediction_format, records_of
 from bertfam.finetuning.predictor import Predictor
-from bertfam.finetuning.scores import right, score, score_tags
+from bertfam.finetuning.scores import right, score, score_tags, score_targets
+from bertfam.finetuning.target_predictor import TargetPredictor
 from bertfam.objectives.fine_tuning.heads import SpanExtraction
 
 
@@ -32,9 +35,14 @@ class Inference(ABC):
       corpus: The files.
     """
 
-    predictor: Predictor
+    predictor: Any
     batch_size: int
     corpus: FileCorpus
+
+    @property
+    def at_once(self) -> int:
+        """Number of items between two writes."""
+        return 2048
 
     @abstractmethod
     def items(self) -> Iterator[Any]:
@@ -77,10 +85,12 @@ class TextInference(Inference):
     """Labels of texts.
 
     Attributes:
+      predictor: The model.
       output: The file to write; None for scores alone.
       probabilities: Write the probability of each class, too.
     """
 
+    predictor: Predictor
     corpus: LabelledFiles
     output: str | None
     probabilities: bool
@@ -127,9 +137,11 @@ class WordInference(Inference):
     """Tags of words.
 
     Attributes:
+      predictor: The model.
       output: The file to write; None for scores alone.
     """
 
+    predictor: Predictor
     corpus: TaggedFiles
     output: str | None
 
@@ -167,10 +179,12 @@ class QuestionInference(Inference):
     """Answers to questions.
 
     Attributes:
+      predictor: The model.
       output: The file to write; None for scores alone.
       threshold: Margin of no answer, above which there is none, for a model that was trained on such questions.
     """
 
+    predictor: Predictor
     corpus: QuestionFiles
     output: str | None
     threshold: float = 0.0
@@ -219,6 +233,57 @@ class QuestionInference(Inference):
         head = self.predictor.objective.head
         assert isinstance(head, SpanExtraction)
         return head.has_no_answer
+
+
+@dataclass(frozen=True)
+class TargetInference(Inference):
+    """Target texts.
+
+    Attributes:
+      predictor: The model.
+      output: The file to write; None for scores alone.
+      strategy: Method of choosing tokens.
+    """
+
+    predictor: TargetPredictor
+    corpus: TargetFiles
+    output: str | None
+    strategy: Strategy
+
+    @property
+    @override
+    def at_once(self) -> int:
+        return 256
+
+    @override
+    def items(self) -> Iterator[tuple[str, str | None]]:
+        for path in self.corpus.files("train"):
+            for _, text, target in self.corpus.records(path):
+                yield text, target
+
+    @override
+    def predict(self, items: Sequence[tuple[str, str | None]]) -> Sequence[str]:
+        found = self.predictor.generate([text for text, _ in items], self.strategy, self.batch_size)
+        return [text.text for text in found]
+
+    @override
+    def records(self, items: Sequence[Any], outputs: Sequence[str]) -> list[str]:
+        if self._format == "jsonl":
+            return [json_line({"prediction": text}) for text in outputs]
+        return [cell_line([text], self._format) for text in outputs]
+
+    @override
+    def scores(self, items: Sequence[tuple[str, str | None]], outputs: Sequence[str]) -> dict[str, float]:
+        return score_targets(outputs, [str(target) for _, target in items])
+
+    @property
+    @override
+    def header(self) -> str:
+        return "" if self._format == "jsonl" else cell_line(["prediction"], self._format)
+
+    @property
+    def _format(self) -> PredictionFormat:
+        return prediction_format(str(self.output))
 
 
 def _squad_format(records: str) -> str:

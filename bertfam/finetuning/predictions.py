@@ -13,6 +13,7 @@ from bertfam.errors import UserError
 from bertfam.objectives.fine_tuning.heads import ClassHead, Head, OneClassHead
 
 PredictionFormat = Literal["tsv", "csv", "jsonl", "conll"]
+_OF_TEXTS: tuple[PredictionFormat, ...] = ("tsv", "csv", "jsonl")
 
 
 def predictions(head: Head, outputs: np.ndarray, *, probabilities: bool = False) -> list[list[Any]]:
@@ -53,7 +54,7 @@ class Records:
     @property
     def header(self) -> str:
         """Line before the first record; "" where there is none."""
-        return self._joined(self._columns()) if self.format in ("tsv", "csv") and not self.head.labels_words else ""
+        return cell_line(self._columns(), self.format) if self.format in ("tsv", "csv") and not self.head.labels_words else ""
 
     @property
     def end(self) -> str:
@@ -64,14 +65,14 @@ class Records:
         """Return the records of texts with outputs float32[texts, outputs]."""
         rows = predictions(self.head, outputs, probabilities=self.probabilities)
         if self.format == "jsonl":
-            return [_json(dict(zip(self._columns(), row, strict=True))) for row in rows]
-        return [self._joined([_cell(value) for value in row]) for row in rows]
+            return [json_line(dict(zip(self._columns(), row, strict=True))) for row in rows]
+        return [cell_line([_cell(value) for value in row], self.format) for row in rows]
 
     def of_words(self, sentences: Sequence[Sequence[str]], outputs: Sequence[np.ndarray]) -> list[str]:
         """Return the records of sentences of words, with outputs float32[words, outputs] each."""
         tags = [[str(row[0]) for row in predictions(self.head, own)] for own in outputs]
         if self.format == "jsonl":
-            return [_json({"tokens": list(words), "tags": own}) for words, own in zip(sentences, tags, strict=True)]
+            return [json_line({"tokens": list(words), "tags": own}) for words, own in zip(sentences, tags, strict=True)]
         lines = [
             [f"{' '.join(word.split())}\t{tag}\n" for word, tag in zip(*pair, strict=True)]
             for pair in zip(sentences, tags, strict=True)
@@ -82,26 +83,32 @@ class Records:
         names = ["prediction", "probability"] if isinstance(self.head, OneClassHead) else ["prediction"]
         return names + [f"probability of {name}" for name in self.head.class_names if self.probabilities]
 
-    def _joined(self, cells: Sequence[str]) -> str:
-        """Return a line of tsv or csv."""
-        if self.format == "tsv":
-            return "\t".join(" ".join(cell.split()) for cell in cells) + "\n"
-        line = io.StringIO()
-        csv.writer(line, lineterminator="\n").writerow(cells)
-        return line.getvalue()
+
+def cell_line(cells: Sequence[str], format: PredictionFormat) -> str:
+    """Return a line of tsv or csv; line ends in cells, and in tsv all white space, become spaces."""
+    if format == "tsv":
+        return "\t".join(" ".join(cell.split()) for cell in cells) + "\n"
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow([cell.replace("\n", " ") for cell in cells])
+    return line.getvalue()
 
 
 def records_of(head: Head, path: str, *, probabilities: bool) -> Records:
     """Return the form of the records that a file name's extension denotes; raise UserError if it denotes none."""
-    known: tuple[PredictionFormat, ...] = ("conll", "jsonl") if head.labels_words else ("tsv", "csv", "jsonl")
+    return Records(head, prediction_format(path, ("conll", "jsonl") if head.labels_words else _OF_TEXTS), probabilities)
+
+
+def prediction_format(path: str, known: Sequence[PredictionFormat] = _OF_TEXTS) -> PredictionFormat:
+    """Return the format that a file name's extension denotes; raise UserError if it is none of those known."""
     for kind in get_args(PredictionFormat):
         if path.lower().endswith(f".{kind}") and kind in known:
-            return Records(head, kind, probabilities)
+            return kind
     names = " or ".join(f".{kind}" for kind in known)
     raise UserError(f"--output={path}: the name must end in {names}, which says how predictions are written")
 
 
-def _json(value: dict[str, Any]) -> str:
+def json_line(value: dict[str, Any]) -> str:
+    """Return a line of JSON."""
     return json.dumps(value, ensure_ascii=False) + "\n"
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from bertfam.corruption import keys
 from bertfam.data.corpora.corpus import Corpus
 from bertfam.data.corpora.labelled.labelled_files import UNKNOWN, LabelledFiles
+from bertfam.data.corpora.labelled.target_files import TargetFiles
 from bertfam.data.rows.labelled.labelled_texts import LabelledExamples, frame_size
 from bertfam.data.rows.layout import RowLayout
 from bertfam.data.rows.length_batches import WINDOW, length_batches
@@ -20,6 +21,7 @@ from bertfam.data.token_cache.documents import Documents
 from bertfam.data.token_cache.tokenize import Block, tokenise_labelled
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
+from bertfam.finetuning.target_predictor import TargetPredictor, target_predictor
 from bertfam.objectives.fine_tuning.objective import FineTuning
 from bertfam.plurals import plural
 from bertfam.training.model_dir import TrainedModel, open_model
@@ -39,7 +41,8 @@ class Predictor:
       layout: The layout of its rows.
       length: Tokens of a row, beyond which texts are cut off.
       step: Step of its checkpoint.
-      counts: Number of texts so far: all that were "read", and those whose ends were "cut" off.
+      counts: Number of texts so far: all that were "read", and those of which a part was "cut" off.
+      cut_part: Part of a long text that is cut off.
     """
 
     objective: FineTuning
@@ -50,6 +53,7 @@ class Predictor:
     length: int
     step: int
     counts: Counter[str] = field(default_factory=Counter, compare=False)
+    cut_part: ClassVar[str] = "ends"
 
     def outputs(self, texts: Sequence[Sequence[str]], batch_size: int = 32) -> np.ndarray:
         """Compute the outputs of the head for texts, of one string or two each: float32[texts, outputs].
@@ -149,6 +153,18 @@ class Predictor:
 
 
 def open_predictor(model_dir: str | Path, step: int | None = None, *, average: bool = False) -> Predictor:
+    """Open a model that is fine-tuned on labels, as `open_fine_tuned` does.
+
+    Raises:
+      UserError: If the folder has no such model.
+    """
+    predictor = open_fine_tuned(model_dir, step, average=average)
+    if isinstance(predictor, TargetPredictor):
+        raise UserError(f"{model_dir} was trained on --target={predictor.corpus.target}, and generates texts instead of labels")
+    return predictor
+
+
+def open_fine_tuned(model_dir: str | Path, step: int | None = None, *, average: bool = False) -> Predictor | TargetPredictor:
     """Open a fine-tuned model.
 
     Args:
@@ -157,7 +173,7 @@ def open_predictor(model_dir: str | Path, step: int | None = None, *, average: b
       average: Use the moving average of the parameters.
 
     Raises:
-      UserError: If the folder has no such model, or one that predicts no labels.
+      UserError: If the folder has no such model, or one that predicts neither labels nor targets.
     """
     model = open_model(model_dir, step, average=average)
     predictor = make_predictor(model)
@@ -170,9 +186,11 @@ def open_predictor(model_dir: str | Path, step: int | None = None, *, average: b
     return predictor
 
 
-def make_predictor(model: TrainedModel) -> Predictor | None:
-    """Make the predictor of a fine-tuned model; None if the model predicts no labels."""
+def make_predictor(model: TrainedModel) -> Predictor | TargetPredictor | None:
+    """Make the predictor of a fine-tuned model; None if the model predicts neither labels nor targets."""
     objective, data, length = model.run.objective, model.run.data, model.run.stages[-1].length
+    if isinstance(data.corpus, TargetFiles):
+        return target_predictor(model)
     if not isinstance(objective, FineTuning):
         return None
     corpus = data.corpus if isinstance(data.corpus, Corpus) else None

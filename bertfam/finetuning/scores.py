@@ -100,6 +100,33 @@ def score_tags(head: Head, outputs: Sequence[np.ndarray], tags: Sequence[Sequenc
     return scores
 
 
+def score_targets(texts: Sequence[str], targets: Sequence[str]) -> dict[str, float]:
+    """Compute the scores of generated texts by name.
+
+    They are "exact_match", the share of texts that are their targets up to white space, and sacrebleu's "bleu" (Papineni et al.
+    2002, Post 2018) and "chrf" (Popovic 2015) of all texts together, from 0 to 100.
+
+    Args:
+      texts: The generated texts.
+      targets: The target of each.
+
+    Raises:
+      UserError: If sacrebleu is not installed.
+    """
+    try:
+        from sacrebleu.metrics import BLEU, CHRF
+    except ImportError as error:
+        raise UserError("scores of texts need sacrebleu: pip install 'bertfam[finetune]', or leave --target out") from error
+
+    exact = sum(text.split() == target.split() for text, target in zip(texts, targets, strict=True))
+    return {
+        "exact_match": exact / len(texts),
+        # Without the effective order, targets of fewer than 4 words have 0.
+        "bleu": float(BLEU(effective_order=True, force=True).corpus_score(texts, [targets]).score),
+        "chrf": float(CHRF().corpus_score(texts, [targets]).score),
+    }
+
+
 def describe(scores: dict[str, float]) -> Sequence[str]:
     """Return a line for each score."""
     width = max(map(len, scores))

@@ -12,6 +12,7 @@ from bertfam.data.corpora.labelled.labelled_files import LabelledFiles, name_of,
 from bertfam.data.corpora.labelled.question_files import QuestionFiles
 from bertfam.data.corpora.labelled.records import record_format
 from bertfam.data.corpora.labelled.tagged_files import TaggedFiles
+from bertfam.data.corpora.labelled.target_files import TargetFiles
 from bertfam.errors import UserError
 from bertfam.plurals import plural
 
@@ -29,25 +30,28 @@ class Survey:
     Attributes:
       corpus: The files; of classes with those of the training texts, in order: whole numbers by value, names by their letters.
       texts: Number of training texts.
-      head: Name of the class of the head that predicts the labels.
+      head: Name of the class of the head that predicts the labels; None of targets, which need no head.
       head_values: Values of its fields.
       warnings: Warnings about the classes.
     """
 
-    corpus: LabelledFiles | TaggedFiles | QuestionFiles
+    corpus: LabelledFiles | TaggedFiles | QuestionFiles | TargetFiles
     texts: int
-    head: str
+    head: str | None
     head_values: dict[str, Any]
     warnings: Sequence[str] = ()
 
 
-def survey(corpus: LabelledFiles | TaggedFiles | QuestionFiles) -> Survey:
+def survey(corpus: LabelledFiles | TaggedFiles | QuestionFiles | TargetFiles) -> Survey:
     """Read all files, so that every mistake in them is found before anything is written.
 
     Raises:
       UserError: If a file cannot be read, or has a text or a label that is not of the stated kind.
     """
-    found = _survey_questions(corpus) if isinstance(corpus, QuestionFiles) else _survey_classes(corpus)
+    if isinstance(corpus, TargetFiles):
+        found = Survey(corpus, 0, None, {})
+    else:
+        found = _survey_questions(corpus) if isinstance(corpus, QuestionFiles) else _survey_classes(corpus)
     texts = sum(1 for _ in found.corpus.texts("train"))
     if not texts:
         path = corpus.files("train")[0]

@@ -64,7 +64,7 @@ class LanguageModelObjective(Objective):
             if most is not None and length > most:
                 raise UserError(
                     f"rows have {length} {tokens} and {type(self.model).__name__}.max_length is {most}; shorten the rows "
-                    "(Stage.length), or enlarge the model's table of positions"
+                    "(Stage.length, --length), or enlarge the model's table of positions"
                 )
         return decoder_features(shape)
 

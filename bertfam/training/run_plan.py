@@ -81,12 +81,14 @@ def make_plan(
 
 
 def _units(run: Run) -> dict[str, str]:
-    """Return the noun of each count of the data: labelled text is not made of documents and sentences."""
+    """Return the noun of each count of the data: labelled text and pairs are not made of documents and sentences."""
     corruption = run.data.corruption
     if corruption.labels_words:
         return {"document": "sentence", "sentence": "word", "token": "token"}
     if corruption.labels:
         return {"document": "labelled text", "token": "token"}
+    if run.data.corpora and all(corpus.pairs for corpus in run.data.corpora.values()):
+        return {"document": "pair", "token": "token"}
     return {"document": "document", "sentence": "sentence", "token": "token"}
 
 

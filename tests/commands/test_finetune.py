@@ -153,7 +153,7 @@ def test_interrupted_predictions_resume(classifier, tmp_path, monkeypatch):
     texts = write(tmp_path / "new.csv", [row[:2] for row in sentences()], ("text", "second"))
     words = ["predict", f"--model_dir={classifier.model_dir}", f"--input={texts}", "--batch_size=8"]
     assert cli.main([*words, f"--output={tmp_path / 'whole.tsv'}"]) == 0
-    monkeypatch.setattr("bertfam.commands.predict._AT_ONCE", 50)
+    monkeypatch.setattr("bertfam.finetuning.inference.Inference.at_once", 50)
     outputs, calls = open_predictor(classifier.model_dir).__class__.outputs, []
 
     def interrupted(self, chunk, batch_size):
@@ -355,6 +355,8 @@ def test_files_without_a_header_are_predicted_by_numbers_or_names(classifier, tm
             "record_format": None,
             "no_header": False,
             "record_encoding": None,
+            "target": None,
+            "beams": None,
         }
         args |= {"input": [str(tmp_path / f"{name}.csv")], "probabilities": False, "output": None, "batch_size": 1} | flags
         inference = predict._open_inference(SimpleNamespace(**args), SimpleNamespace(corpus=trained))

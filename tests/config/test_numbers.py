@@ -19,6 +19,7 @@ REQUIRED_ARGUMENTS: dict[str, dict[str, Any]] = {
     "PairFiles": {"train": ("a.jsonl",)},
     "LabelledFiles": {"train": ("a.tsv",)},
     "TaggedFiles": {"train": ("a.conll",)},
+    "TargetFiles": {"train": ("a.tsv",)},
     "QuestionFiles": {"train": ("a.json",)},
     "SeqioTask": {"name": "books"},
     "Mixture": {"corpora": (PythonDocs(),), "names": ("docs",)},

@@ -7,8 +7,7 @@ import numpy as np
 from bertfam.corruption import keys
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.rows.batches import Examples
-from bertfam.data.rows.layout import PackableRows, RowLayout
-from bertfam.data.rows.text_pairs import TextPairs
+from bertfam.data.rows.layout import PackableRows, PairLayout, RowLayout
 from bertfam.data.token_cache.cache import TokenCache
 from bertfam.data.token_cache.documents import StoredDocuments
 from bertfam.data.vocabularies import Vocabulary
@@ -64,7 +63,7 @@ def unknown_share(documents: StoredDocuments, tokens: TokenIds) -> float:
     return float(np.mean([np.mean(documents.tokens[start : start + block] == tokens.unk) for start in starts]))
 
 
-def row_warnings(rows: RowLayout | TextPairs, examples: Examples, name: str, length: int, *, packs: bool = True) -> list[str]:
+def row_warnings(rows: RowLayout | PairLayout, examples: Examples, name: str, length: int, *, packs: bool = True) -> list[str]:
     """Return warnings about rows with much padding.
 
     Args:
@@ -86,12 +85,10 @@ def row_warnings(rows: RowLayout | TextPairs, examples: Examples, name: str, len
     ]
 
 
-def _padding_fix(rows: RowLayout | TextPairs, packs: bool) -> str:
+def _padding_fix(rows: RowLayout | PairLayout, packs: bool) -> str:
     """Return advice for rows with much padding."""
-    if isinstance(rows, TextPairs):
-        if rows.packed:
-            return "give shorter rows (Stage.length), or raise TextPairs.max_examples"
-        return "pack them (--gin.TextPairs.packed=True)"
+    if isinstance(rows, PairLayout):
+        return rows.padding_fix
     if packs and isinstance(rows, PackableRows):
         packed = f"--gin.TextData.rows=@Packed() --gin.Packed.rows=@{type(rows).__name__}()"
         return f"pack them ({packed}), or give shorter rows (Stage.length)"

@@ -54,6 +54,11 @@ class Corpus(ABC):
         return False
 
     @property
+    def joins_pairs(self) -> bool:
+        """True if the targets of a pair continue its inputs, so that they are encoded as inside a text."""
+        return False
+
+    @property
     def labels(self) -> int:
         """Numbers that label each document: 0 unless the corpus is labelled.
 

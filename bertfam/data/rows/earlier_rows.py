@@ -13,7 +13,7 @@ from typing_extensions import override
 from bertfam.corruption import keys
 from bertfam.corruption.corruption import FRAMED, RowForm
 from bertfam.corruption.token_ids import TokenIds
-from bertfam.data.rows.layout import RowLayout
+from bertfam.data.rows.layout import PairLayout, RowLayout
 from bertfam.data.rows.packing import Packed
 from bertfam.data.rows.sentence_pairs import NEXT, Choice, PairExamples, SentencePairs, plan_chunks
 from bertfam.data.rows.text_pairs import TextPairs
@@ -37,9 +37,11 @@ def earlier_rows(rows: RowLayout, version: int = 1) -> RowLayout:
     return EarlierPairs(**{field.name: getattr(rows.content, field.name) for field in dataclasses.fields(rows.content)})
 
 
-def earlier_text_pairs(pairs: TextPairs, version: int) -> TextPairs:
+def earlier_text_pairs(pairs: PairLayout, version: int) -> PairLayout:
     """Return the layout that makes the rows of a version from pairs of inputs and targets."""
-    return EarlierTextPairs(pairs.packed, pairs.max_examples) if version < _UNLIMITED else pairs
+    if version < _UNLIMITED and isinstance(pairs, TextPairs):
+        return EarlierTextPairs(pairs.packed, pairs.max_examples)
+    return pairs
 
 
 def _most_examples(length: int) -> int:

@@ -1,11 +1,12 @@
 """Base classes of row layouts, which divide documents into rows."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import ClassVar, Protocol
 
 import numpy as np
 
-from bertfam.corruption.corruption import FRAMED, RowForm
+from bertfam.corruption.corruption import FRAMED, RowForm, TextCorruption
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.rows.batches import Examples
 from bertfam.data.token_cache.documents import Documents
@@ -66,6 +67,71 @@ class RowLayout(ABC):
           tokens: Ids of the vocabulary.
           form: Form of the rows, `FRAMED` unless `is_running_text`.
         """
+
+
+class PairLayout(ABC):
+    """Base class of layouts of pairs of inputs and targets; a subclass is a frozen dataclass that gin can configure."""
+
+    @property
+    def packed(self) -> bool:
+        """True if a row holds several pairs."""
+        return False
+
+    @property
+    def cut_part(self) -> str:
+        """Part of an input that is cut off where it is too long."""
+        return "ends"
+
+    @property
+    def unpacked(self) -> "PairLayout":
+        """The same layout with rows of one pair each."""
+        return self
+
+    @property
+    def padding_fix(self) -> str:
+        """Advice for rows with much padding."""
+        return "give shorter rows (Stage.length)"
+
+    def most_examples(self, length: int) -> int:
+        """Return the largest number of pairs in a row of `length` tokens."""
+        return 1
+
+    @abstractmethod
+    def check(self, noise: TextCorruption, name: str) -> None:
+        """Raise UserError, with the name of the text, if the rows of a run with this noise are not those of the layout."""
+
+    @abstractmethod
+    def target_length(self, noise: TextCorruption, length: int) -> int:
+        """Return the largest number of target tokens, control tokens included, in a row of `length`."""
+
+    @abstractmethod
+    def plan(self, documents: Documents, noise: TextCorruption, length: int, seed: int, tokens: TokenIds) -> "PairExamples":
+        """Plan the rows of `length` tokens, which have the features that the noise makes.
+
+        Args:
+          documents: The pairs.
+          noise: The noise of the run, which does not change pairs.
+          length: Tokens of a row.
+          seed: Seed of the plan.
+          tokens: Ids of the vocabulary.
+        """
+
+    @abstractmethod
+    def prompts(self, rows: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Return the tokens of each row from which a model predicts the targets: int32[n] each.
+
+        Args:
+          rows: Rows of one pair each.
+        """
+
+
+class PairExamples(Examples, Protocol):
+    """Rows of pairs."""
+
+    @property
+    def cut(self) -> int:
+        """Number of pairs whose inputs are cut."""
+        ...
 
 
 class PackableExamples(Examples, Protocol):

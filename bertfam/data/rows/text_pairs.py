@@ -4,15 +4,16 @@ Inputs and targets that are too long are cut, and keep their end-of-text token. 
 restricted to equal segment ids in the encoder and the decoder.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from typing_extensions import override
 
-from bertfam.corruption.corruption import Corruption
+from bertfam.corruption.corruption import Corruption, TextCorruption
 from bertfam.corruption.decoder_rows import start_id
 from bertfam.corruption.token_ids import TokenIds
-from bertfam.data.rows.layout import SeveralExamples
+from bertfam.data.rows.layout import PairLayout, SeveralExamples
 from bertfam.data.rows.packing import pack
 from bertfam.data.token_cache.documents import Documents
 from bertfam.errors import UserError
@@ -20,7 +21,7 @@ from bertfam.features import Start
 
 
 @dataclass(frozen=True)
-class TextPairs:
+class TextPairs(PairLayout):
     """Layout of input-target pairs.
 
     Attributes:
@@ -38,9 +39,45 @@ class TextPairs:
                 f"TextPairs.max_examples is {self.max_examples}: it must be at least 2, and requires TextPairs.packed = True"
             )
 
+    @property
+    @override
+    def unpacked(self) -> "TextPairs":
+        return TextPairs()
+
+    @property
+    @override
+    def padding_fix(self) -> str:
+        if self.packed:
+            return "give shorter rows (Stage.length), or raise TextPairs.max_examples"
+        return "pack them (--gin.TextPairs.packed=True)"
+
+    @override
     def most_examples(self, length: int) -> int:
-        """Return the maximum number of pairs in a row."""
         return (self.max_examples or max(2, length // 4)) if self.packed else 1
+
+    @override
+    def check(self, noise: TextCorruption, name: str) -> None:
+        if noise.decoder_start is None:
+            raise UserError(
+                f"{name}: pairs of inputs and targets require an encoder and a decoder, but {type(noise).__name__} has only one "
+                "of them: train an encoder-decoder, such as models/t5_1_1_small.gin, with TextData.corruption = @TextToText() or "
+                "a noise with both, such as @SpanCorruption(); a causal LM reads them with TextData.pairs = @Completions()"
+            )
+
+    @override
+    def target_length(self, noise: TextCorruption, length: int) -> int:
+        return noise.target_length(length)
+
+    @override
+    def plan(self, documents: Documents, noise: TextCorruption, length: int, seed: int, tokens: TokenIds) -> "TextToTextExamples":
+        assert noise.decoder_start is not None
+        size = noise.input_length(length), noise.target_length(length)
+        return self.examples(documents, size, seed, PairFrame(tokens, noise.decoder_start))
+
+    @override
+    def prompts(self, rows: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        real = rows["encoder_segment_ids"] > 0
+        return [tokens[own] for tokens, own in zip(rows["encoder_input_tokens"], real, strict=True)]
 
     def examples(self, documents: Documents, size: tuple[int, int], seed: int, frame: "PairFrame") -> "TextToTextExamples":
         """Plan the rows.
@@ -89,6 +126,7 @@ class TextToTextExamples(SeveralExamples):
         starts = documents.sentence_starts
         lengths = np.diff(starts).reshape(-1, 2)  # tokens of inputs and targets
         self._counts = np.minimum(lengths, np.array(size) - frame.size)
+        self.cut = int((lengths > self._counts)[:, 0].sum())
         self.warnings = _warnings(documents.name, lengths, self._counts, size)
         self._is_packed = most > 0
         if self._is_packed:
@@ -217,7 +255,10 @@ class WithPositions(Corruption):
 
 def _warnings(name: str, lengths: np.ndarray, kept: np.ndarray, size: tuple[int, int]) -> list[str]:
     cut = (lengths > kept).sum(axis=0).tolist()
-    settings = ("Stage.length", "Stage.length (of @TextToText(): TextToText.target_tokens)")
+    settings = (
+        "Stage.length (--length)",
+        "Stage.length (of @TextToText(): TextToText.target_tokens, --target_length)",
+    )
     lines = [
         f"{many:,} of the {len(lengths):,} pairs of {name} have {what} of more than {room} tokens, which are cut: raise "
         f"{setting} to keep them whole"

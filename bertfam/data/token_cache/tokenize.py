@@ -78,7 +78,7 @@ def tokenise(corpus: Corpus, vocabulary: Vocabulary, texts: Sequence[list[str]])
     if corpus.units:
         return tokenise_marked(corpus, vocabulary, texts)
     if corpus.pairs:
-        return tokenise_pairs(vocabulary, texts)
+        return tokenise_pairs(vocabulary, texts, joined=corpus.joins_pairs)
     if corpus.labels_spans:
         return tokenise_spans(vocabulary, texts)[0]
     if corpus.labels:
@@ -100,12 +100,13 @@ def _encoded(vocabulary: Vocabulary, sentences: list[str]) -> tuple[np.ndarray, 
     return np.concatenate(tokens), np.concatenate(lengths)
 
 
-def tokenise_pairs(vocabulary: Vocabulary, texts: Sequence[list[str]]) -> Block:
+def tokenise_pairs(vocabulary: Vocabulary, texts: Sequence[list[str]], *, joined: bool = False) -> Block:
     """Tokenise pairs: documents of two sentences, each encoded as a text of its own.
 
-    The inputs may have no token; a pair whose targets have none is skipped.
+    The inputs may have no token; a pair whose targets have none is skipped. With `joined`, targets are encoded as inside a text.
     """
-    tokens, length = _encoded(vocabulary, [text for pair in texts for text in pair])
+    joint = vocabulary.joint if joined else ""
+    tokens, length = _encoded(vocabulary, [text for inputs, targets in texts for text in (inputs, joint + targets)])
     kept = np.repeat(length[1::2] > 0, 2)
     text = list(compress(chain.from_iterable(texts), kept))
     pairs = len(text) // 2

@@ -13,6 +13,7 @@ from bertfam.corruption.next_tokens import NextTokens
 from bertfam.corruption.t5.text_to_text import TextToText
 from bertfam.data.corpora.pair_files import PairFiles
 from bertfam.data.corpora.text_files import TextFiles
+from bertfam.data.rows.completions import Completions
 from bertfam.data.rows.mixture import Mixture
 from bertfam.data.rows.running_text import Chunks
 from bertfam.data.rows.text_pairs import PairFrame, TextPairs
@@ -300,3 +301,55 @@ def test_mistakes_are_reported(prepared, tmp_path):
     with pytest.raises(UserError, match="no training document with any token"):
         build({"text": PairFiles((str(empty_targets),), validation_fraction=0.0)}, vocabulary, tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
+
+
+def test_rows_of_completions():
+    documents = make_pairs((3, 2), (0, 1), (9, 7))
+    data = TextData(corruption=NextTokens(), rows=Chunks(), pairs=Completions(target_tokens=3))
+    examples = data.examples(documents, 8, 0, BARE)
+    rows, end = all_rows(examples), BARE.eos
+    # An empty prompt begins with the end of the text before it; of a long one the beginning is cut off.
+    assert rows["decoder_input_tokens"].tolist() == [
+        [10, 11, 12, 13, 14, 0, 0, 0],
+        [end, 15, 0, 0, 0, 0, 0, 0],
+        [20, 21, 22, 23, 24, 25, 26, 0],
+    ]
+    assert rows["decoder_target_tokens"].tolist() == [
+        [11, 12, 13, 14, end, 0, 0, 0],
+        [15, end, 0, 0, 0, 0, 0, 0],
+        [21, 22, 23, 24, 25, 26, end, 0],
+    ]
+    assert rows["decoder_loss_weights"].tolist() == [
+        [0, 0, 1, 1, 1, 0, 0, 0],
+        [1, 1, 0, 0, 0, 0, 0, 0],
+        [0, 0, 0, 0, 1, 1, 1, 0],
+    ]
+    assert rows["decoder_segment_ids"].tolist() == (rows["decoder_input_tokens"] > 0).astype(int).tolist()
+    assert [row.tolist() for row in data.pairs.prompts(rows)] == [[10, 11, 12], [end], [20, 21, 22, 23, 24]]
+    assert [line.partition(",")[0] for line in examples.warnings] == [
+        "1 of the 3 prompts of toy have more than 5 tokens",
+        "1 of the 3 completions of toy have more than 2 tokens",
+    ]
+
+
+def test_prompts_begin_with_the_start_of_the_family():
+    layout = Completions(target_tokens=2, start="eos")
+    rows = all_rows(layout.plan(make_pairs((4, 1), (0, 1)), NextTokens(), 5, 0, BARE))
+    assert rows["decoder_input_tokens"].tolist() == [[BARE.eos, 12, 13, 14, 0], [BARE.eos, 15, 0, 0, 0]]
+    assert rows["decoder_loss_weights"].sum(axis=1).tolist() == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"pairs": Completions(), "corruption": TextToText()},
+            "Completions are rows of a causal LM, and TextToText makes others",
+        ),
+        ({"pairs": TextPairs(), "corruption": NextTokens(), "rows": Chunks()}, r"TextData.pairs = @Completions\(\)"),
+        ({"pairs": Completions(7), "corruption": NextTokens(), "rows": Chunks()}, "rows of 7 tokens have no room"),
+    ],
+)
+def test_layouts_that_do_not_fit_the_noise(settings, message):
+    with pytest.raises(UserError, match=message):
+        TextData(**settings).examples(make_pairs((3, 2)), 7 if settings["pairs"] == Completions(7) else 8, 0, BARE)

@@ -2,23 +2,20 @@
 
 import math
 import os
-import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from typing_extensions import override
 
 from bertfam.data.corpora.file_corpus import FileCorpus
-from bertfam.data.corpora.formats import replace_invalid
-from bertfam.data.corpora.labelled.records import RecordFormat, field_of, read_records, record_format
+from bertfam.data.corpora.labelled.records import RecordFormat, field_of, read_records, text_of
 from bertfam.data.corpora.text_lines import check_encoding
 from bertfam.errors import UserError
 from bertfam.plurals import listed
 
 LabelKind = Literal["class", "classes", "number"]
-_JOINED = re.compile(r"(?:[^{}]*{[^{}]+})+[^{}]*")  # columns in braces, and text around them
 UNKNOWN = "nan"  # the label of a text that has none
 
 
@@ -80,16 +77,10 @@ class LabelledFiles(FileCorpus):
 
     def records(self, path: str | os.PathLike[str]) -> Iterator[tuple[str, list[str], Any]]:
         """Yield the place, the texts and the label, as it stands in the file, of each record; the label is None without one."""
-        input_format = self.input_format or record_format(path)
-        if input_format is None:
-            hint = "; JSON lines are --format=jsonl" if ".json" in os.fspath(path).lower() else ""
-            raise UserError(
-                f"{path}: the name does not end in .tsv, .csv or .jsonl; say what it is with --format (tsv, csv or jsonl){hint}"
-            )
-        for where, record in read_records(path, input_format, self.encoding, header=self.header, ragged=self.ragged):
-            texts = [_text(record, self.text, where, "--text")]
+        for where, record in read_records(path, self.input_format, self.encoding, header=self.header, ragged=self.ragged):
+            texts = [text_of(record, self.text, where, "--text")]
             if self.text_pair is not None:
-                texts.append(_text(record, self.text_pair, where, "--text_pair"))
+                texts.append(text_of(record, self.text_pair, where, "--text_pair"))
             label = None if self.label is None else field_of(record, self.label, where, "--label")
             if all(texts) or not self.skip_empty:
                 yield where, texts, label
@@ -171,14 +162,3 @@ def number_of(label: Any, where: str) -> float:
     if not abs(number) < 1e30:  # float32 holds it
         raise UserError(f"{where}: the label {label!r} is no number; fix the line, or train on classes (without --regression)")
     return number
-
-
-def _text(record: Mapping[str, Any], name: str, where: str, flag: str) -> str:
-    if ("{" in name or "}" in name) and name not in record:
-        if not _JOINED.fullmatch(name):
-            raise UserError(f"{where}: {flag}={name} has a brace without its pair; write {flag}='{{title}}: {{body}}', say")
-        return re.sub(r"{([^{}]+)}", lambda column: _text(record, column[1], where, flag), name).strip()
-    value = field_of(record, name, where, flag)
-    if not isinstance(value, str):
-        raise UserError(f"{where}: the field {name!r} is no string; name one of strings with {flag}")
-    return replace_invalid(value).strip()

@@ -2,16 +2,19 @@
 
 import csv
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal, get_args
 
-from bertfam.data.corpora.formats import ends_in, read_objects
+from bertfam.data.corpora.formats import ends_in, read_objects, replace_invalid
 from bertfam.data.corpora.text_lines import LONGEST_LINE, read_lines
 from bertfam.errors import UserError
 from bertfam.plurals import listed, plural
 
 RecordFormat = Literal["tsv", "csv", "jsonl"]
 _SHOWN = 8
+_COLUMN = re.compile(r"{([^{}]+)}")
+_JOINED = re.compile(r"(?:[^{}]*{[^{}]+})+[^{}]*")  # columns in braces, and text around them
 # Separators of cells -> how a file with them is read.
 _SEPARATORS = {
     "\t": "tabs separate its cells: give --format=tsv",
@@ -26,21 +29,33 @@ def record_format(path: str | os.PathLike[str]) -> RecordFormat | None:
 
 
 def read_records(
-    path: str | os.PathLike[str], input_format: RecordFormat, encoding: str, *, header: bool = True, ragged: bool = False
+    path: str | os.PathLike[str],
+    input_format: RecordFormat | None,
+    encoding: str,
+    *,
+    header: bool = True,
+    ragged: bool = False,
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield (place, fields by name) for each record of a file; the place is "file:line".
 
     Args:
       path: A plain, gzipped or zstd-compressed file.
       input_format: "tsv": cells are separated by tabs, and quotation marks are part of the text. "csv": cells are separated by
-        commas, and may be in quotation marks and then hold commas and line ends. "jsonl": one JSON object per line.
+        commas, and may be in quotation marks and then hold commas and line ends. "jsonl": one JSON object per line. None: as the
+        file's extension says.
       encoding: Any codec of Python.
       header: True if the first line of a tsv or csv file names the columns; otherwise their names are "1", "2", ...
       ragged: Leave out lines with fewer cells than the first line, and cells beyond the last of its columns.
 
     Raises:
-      UserError: If a record does not have the columns of the first line, or the file is no such file.
+      UserError: If a record does not have the columns of the first line, the file is no such file, or its format is not known.
     """
+    input_format = input_format or record_format(path)
+    if input_format is None:
+        hint = "; JSON lines are --format=jsonl" if ".json" in os.fspath(path).lower() else ""
+        raise UserError(
+            f"{path}: the name does not end in .tsv, .csv or .jsonl; say what it is with --format (tsv, csv or jsonl){hint}"
+        )
     if input_format == "jsonl":
         yield from read_objects(path, encoding)
         return
@@ -75,6 +90,38 @@ def field_of(record: Mapping[str, Any], name: str, where: str, flag: str) -> Any
             hint = "; with --no_header columns are numbered from 1"
         raise UserError(f"{where}: no column {name!r} but {known}; name one of them with {flag}{hint}")
     return record[name]
+
+
+def text_of(record: Mapping[str, Any], name: str, where: str, flag: str) -> str:
+    """Return the text of a column, or of a name with braces such as "{title}: {body}", without white space around it.
+
+    Raises:
+      UserError: As `field_of`, or if a field is no string.
+    """
+    if columns := columns_of(record, name, where, flag):
+        return fill({column: text_of(record, column, where, flag) for column in columns}, name)
+    value = field_of(record, name, where, flag)
+    if not isinstance(value, str):
+        raise UserError(f"{where}: the field {name!r} is no string; name one of strings with {flag}")
+    return replace_invalid(value).strip()
+
+
+def columns_of(record: Collection[str], name: str, where: str, flag: str) -> list[str]:
+    """Return the columns that a name with braces joins; [] for the name of a column.
+
+    Raises:
+      UserError: If a brace has no pair.
+    """
+    if name in record or not ("{" in name or "}" in name):
+        return []
+    if not _JOINED.fullmatch(name):
+        raise UserError(f"{where}: {flag}={name} has a brace without its pair; write {flag}='{{title}}: {{body}}', say")
+    return _COLUMN.findall(name)
+
+
+def fill(texts: Mapping[str, str], name: str) -> str:
+    """Return a name with braces with the texts of its columns in their place."""
+    return _COLUMN.sub(lambda column: texts[column[1]], name).strip()
 
 
 def _cells(path: str | os.PathLike[str], input_format: RecordFormat, encoding: str) -> Iterator[tuple[str, list[str]]]:

@@ -1,0 +1,117 @@
+"""--target and the flags that go with it: fine-tuning on texts with target texts."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from bertfam.errors import UserError
+
+if TYPE_CHECKING:
+    from bertfam.config import Config, Override
+    from bertfam.data.corpora.labelled.target_files import TargetFiles
+    from bertfam.models.language_model import LanguageModelConfig
+    from bertfam.models.network import Kind
+
+NAMES = ("target", "target_length")
+
+
+def add(group: argparse._ArgumentGroup) -> None:
+    """Declare the flags."""
+    group.add_argument(
+        "--target",
+        metavar="COLUMN",
+        help="column of texts that an encoder-decoder or a causal LM learns to generate: summaries, translations, completions, "
+        "names of classes",
+    )
+    group.add_argument(
+        "--target_length",
+        type=int,
+        metavar="N",
+        help="largest number of tokens of a target, its end included; in a causal LM, of the tokens of a row (default: 128)",
+    )
+
+
+def check(args: argparse.Namespace) -> None:
+    """Raise UserError for flags of targets without --target, or a length that is none."""
+    for name in NAMES[1:]:
+        if getattr(args, name) is not None and not args.target:
+            raise UserError(f"--{name} describes targets: give --target=COLUMN too, or leave it out")
+    if args.target_length is not None and args.target_length < 2:
+        raise UserError(f"--target_length={args.target_length} must be at least 2: one token and the end of the text")
+
+
+def model_of(args: argparse.Namespace, config: Config) -> LanguageModelConfig:
+    """Return the model of a configuration; raise UserError if it generates no text."""
+    from bertfam.config.objects import described_object
+
+    described = described_object(config, ("Run", "objective", "model"))
+    if described is None:
+        raise UserError("Run.objective has no model to fine-tune: leave the gin file out, or bind one in it")
+    cls, values = described
+    model = cls(**values)
+    if model.kind not in _BINDINGS:
+        raise UserError(
+            f"--target={args.target} is a text to generate, and {args.init_from} is an encoder, which generates none: predict "
+            f"labels (--label={args.target}), or start from an encoder-decoder or a causal LM"
+        )
+    generator: LanguageModelConfig = model
+    return generator
+
+
+def corpus(args: argparse.Namespace, model: LanguageModelConfig) -> TargetFiles:
+    """Return the files of --train and --validation."""
+    from bertfam.data.corpora.labelled.target_files import TargetFiles
+
+    return TargetFiles(
+        tuple(args.train),
+        tuple(args.validation),
+        args.record_format,
+        args.text or TargetFiles.text,
+        args.target,
+        joined=model.kind == "decoder",
+        header=not args.no_header,
+        encoding=args.record_encoding or TargetFiles.encoding,
+        skip_empty=args.skip_empty,
+    )
+
+
+def row_bindings(args: argparse.Namespace, config: Config, model: LanguageModelConfig) -> list[Override]:
+    """Return the bindings of the rows; their lengths are the defaults, or as much as the model reads."""
+    from bertfam.config import Override
+
+    length, longest = args.length or config.value("Stage.length"), model.max_length
+    lines = []
+    if longest is not None and not args.length and length > longest:
+        length = longest
+        lines.append(f"Stage.length = {length}")
+    lines += _BINDINGS[model.kind](model, length, args.target_length)
+    return [Override(line, f"--target={args.target}") for line in lines]
+
+
+_TARGET_LENGTH = 128
+
+
+def _pair_bindings(model: LanguageModelConfig, length: int, targets: int | None) -> list[str]:
+    """Return the bindings of rows for an encoder and a decoder."""
+    if targets is None:
+        targets = min(_TARGET_LENGTH, model.max_length or _TARGET_LENGTH)
+    return ["TextData.pairs = @TextPairs()", "TextData.corruption = @TextToText()", *_fields("TextToText", model, targets)]
+
+
+def _completion_bindings(model: LanguageModelConfig, length: int, targets: int | None) -> list[str]:
+    """Return the bindings of rows for a decoder, of which at most half are the target unless a flag says so."""
+    if targets is None:
+        targets = max(2, min(_TARGET_LENGTH, length // 2))
+    return ["TextData.pairs = @Completions()", *_fields("Completions", model, targets)]
+
+
+def _fields(name: str, model: LanguageModelConfig, targets: int) -> list[str]:
+    return [f"{name}.start = {model.start!r}", f"{name}.target_tokens = {targets}"]
+
+
+_BINDINGS: Mapping[Kind, Callable[[LanguageModelConfig, int, int | None], list[str]]] = {
+    "encoder_decoder": _pair_bindings,
+    "decoder": _completion_bindings,
+}
