@@ -10,7 +10,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel, WhitespaceSplit
 from tokenizers.trainers import BpeTrainer
 
-from bertfam.data.vocabularies.counting import NO_TEXT, repeated, tally, warn_if_smaller
+from bertfam.data.vocabularies.counting import NO_TEXT, cut, repeated, tally, warn_if_smaller
 from bertfam.errors import UserError
 
 # White space except the last space before a word, and a word with the space before it. GPT-2's own pattern splits only inside
@@ -20,7 +20,7 @@ _CHUNK = re.compile(r"\s+(?!\S)| ?\S+|\s")
 
 def count_chunks(texts: Iterable[str]) -> Counter[str]:
     """Count each run of white space, and each word together with the space before it."""
-    return tally(texts, _CHUNK.findall, lambda chunk: (chunk,))
+    return tally(texts, _CHUNK.findall, cut)
 
 
 def learn_merges(

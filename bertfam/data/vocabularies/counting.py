@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 NO_TEXT = "there is no text to learn a vocabulary from"
 _FOLD_AT = 1 << 20  # distinct raw words held before they are folded into finished ones
 _CHUNK = 1 << 16  # characters in a text passed to a trainer
+# Trainers take time in the square of a word's length, and SentencePiece ends the process beyond 65,535 characters, of which
+# normalisation makes up to 18 of one.
+_LONGEST_WORD = 3000
 
 
 def tally(texts: Iterable[str], split: Callable[[str], Iterable[str]], words_of: Callable[[str], Iterable[str]]) -> Counter[str]:
@@ -32,6 +35,11 @@ def tally(texts: Iterable[str], split: Callable[[str], Iterable[str]], words_of:
             fold()
     fold()
     return words
+
+
+def cut(word: str) -> Iterator[str]:
+    """Cut a word that no trainer takes, such as encoded data or a document without spaces, into parts."""
+    return (word[start : start + _LONGEST_WORD] for start in range(0, len(word), _LONGEST_WORD))
 
 
 def weighted(counts: Sequence[Counter[str]], factors: Sequence[float]) -> Counter[str]:

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer, normalizers
 
 from bertfam.data import vocabularies
 from bertfam.data.vocabularies.layouts import LAYOUTS
+from bertfam.data.vocabularies.learners import make_learner
 from bertfam.data.vocabularies.sentence_piece.charsmap import check_charsmap
 from bertfam.data.vocabularies.sentence_piece.composition import normalization_steps
 from bertfam.data.vocabularies.sentence_piece.model_file import parse, processor_of
@@ -122,6 +123,17 @@ def test_long_lines_are_learnt_from():
     assert vocabulary.decode(vocabulary.encode_batch(["w1999ord"])[0]) == "w1999ord" and "▁w" in vocabulary.pieces(
         range(vocabulary.size)
     )
+
+
+@pytest.mark.filterwarnings("ignore:the text allows only")
+@pytest.mark.parametrize("kind", ["bpe", "byte_bpe"])
+def test_words_that_no_trainer_takes_are_cut(kind):
+    """SentencePiece would end the process, and others learn for minutes."""
+    letters = "".join(random.Random(0).choices("acgt", k=70_000))
+    learner = make_learner(kind, size=300, layout=LAYOUTS["gpt2" if kind == "byte_bpe" else "t5"])
+    vocabulary = learner.learn(learner.count([letters, "\ufdfa" * 4000, "cat tag"]))
+    ids = vocabulary.encode_batch([letters])[0]
+    assert vocabulary.decode(ids) == letters and len(ids) < 60_000
 
 
 @pytest.mark.parametrize(("kind", "largest_size"), [("unigram", 10), ("bpe", 14)])

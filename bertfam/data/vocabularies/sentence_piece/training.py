@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from sentencepiece import SentencePieceTrainer
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
-from bertfam.data.vocabularies.counting import NO_TEXT, tally, warn_if_smaller
+from bertfam.data.vocabularies.counting import NO_TEXT, cut, tally, warn_if_smaller
 from bertfam.data.vocabularies.layouts import Layout
 from bertfam.errors import UserError
 
@@ -25,7 +25,7 @@ def count_words(texts: Iterable[str]) -> Counter[str]:
 
     No piece crosses a space, so word counts are sufficient; the library's own reader would drop long lines.
     """
-    return tally(texts, _SPLIT.split, lambda word: (word,) if word else ())
+    return tally(texts, _SPLIT.split, cut)
 
 
 def learn_model(
