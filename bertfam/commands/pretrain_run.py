@@ -29,6 +29,7 @@ from bertfam.storage.files import is_used
 from bertfam.storage.paths import to_path
 from bertfam.training import loop, watchdog
 from bertfam.training.checkpoints import Checkpoints, cleanup, retention, selection
+from bertfam.training.evaluations.hook import DOWNSTREAM, DownstreamHook, open_evaluations
 from bertfam.training.hooks.base import Hook
 from bertfam.training.hooks.profile import ProfileHook, profiled_steps
 from bertfam.training.hooks.standard import make_hooks
@@ -62,6 +63,7 @@ class Job:
       trainer: its programs on the mesh.
       cache: its token cache.
       data: its batches.
+      evaluations: the hook of `Run.evaluations`, if there are any.
       profiled: the first and the last update to profile.
       reasons: the reason of each value that was chosen for the devices, by its name in gin files.
     """
@@ -74,6 +76,7 @@ class Job:
     trainer: Trainer
     cache: TokenCache
     data: session.RunData
+    evaluations: list[DownstreamHook]
     profiled: tuple[int, int] | None
     reasons: dict[str, str]
 
@@ -129,7 +132,9 @@ class Outputs:
 def run(args: argparse.Namespace, processes: Processes, teacher: session.Teacher | None = None) -> int:
     """Train; return the exit status. However training ends, a checkpoint that was started is complete before this returns."""
     job, initial = _open(args, processes, teacher)
-    evaluated = _written_scores(job)
+    evaluated = _written_scores(job, "eval")
+    for hook in job.evaluations:
+        hook.done.update(_written_scores(job, DOWNSTREAM))
     if _is_finished(job, evaluated):
         return 0
     plan = _print_plan(args, job, initial)
@@ -171,9 +176,12 @@ def _open(args: argparse.Namespace, processes: Processes, teacher: session.Teach
     resolved = _resolve(processes, configuration, vocabulary, checkpoint)
     configuration, vocabulary = resolved.configuration, resolved.vocabulary
     model, warm_start = _open_model(processes, configuration, vocabulary, checkpoint, init, teachers, phase_timer)
+    with processes.on_all("the evaluations"):
+        hooks = open_evaluations(model.trainer, vocabulary.vocabulary)
     cache, data = _open_data(processes, configuration, vocabulary, checkpoint, phase_timer)
     model.trainer.count_flops(data.training)
-    job = Job(processes, configuration, vocabulary, checkpoint, init, model.trainer, cache, data, profiled, resolved.reasons)
+    parts = (configuration, vocabulary, checkpoint, init, model.trainer, cache, data, hooks)
+    job = Job(processes, *parts, profiled, resolved.reasons)
     return job, InitialState(warm_start, model.aux)
 
 
@@ -314,11 +322,11 @@ def _open_data(
     return cache, data
 
 
-def _written_scores(job: Job) -> dict[int, dict[str, float]]:
-    """Return the scores on held-out text that are written already, by step."""
+def _written_scores(job: Job, split: str) -> dict[int, dict[str, float]]:
+    """Return the scores of a split of metrics.jsonl that are written already, by step."""
 
     def read() -> list[tuple[int, dict[str, float]]]:
-        return sorted(retention.lines(job.model_dir, "eval").items()) if job.checkpoint.resumes else []
+        return sorted(retention.lines(job.model_dir, split).items()) if job.checkpoint.resumes else []
 
     first_step = job.checkpoint.first_step
     # Those beyond the checkpoint are of updates that are made again.
@@ -339,6 +347,7 @@ def _is_finished(job: Job, evaluated: Mapping[int, Mapping[str, float]]) -> bool
     run, step = job.run, job.checkpoint.first_step
     reason = run.end_reason(evaluated)
     is_owed = run.eval_every and all(job.data.held_out) and step not in evaluated
+    is_owed = is_owed or any(hook.owed(step) for hook in job.evaluations)
     if reason is None and (step < run.total_steps or is_owed):
         return False
     # The last save may have been killed while it deleted older ones.
@@ -427,7 +436,7 @@ def _train(
     run, trainer, start = job.run, job.trainer, job.checkpoint.first_step
     phase_timer, checkpoints, writer, stop = trainer.phase_timer, outputs.checkpoints, outputs.writer, outputs.stop
     vocabulary, held_out = job.vocabulary.vocabulary, job.data.held_out
-    hooks = make_hooks(trainer, checkpoints, held_out, vocabulary, writer, stop, evaluated)
+    hooks = [*make_hooks(trainer, checkpoints, held_out, vocabulary, writer, stop, evaluated), *job.evaluations]
     if job.profiled:
         hooks.append(outputs.profile)
     hosts = StragglerMonitor(job.processes, stop, writer)

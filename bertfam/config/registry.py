@@ -100,6 +100,7 @@ CONFIGURABLES = (
     "bertfam.objectives.teacher.Teacher",
     "bertfam.sharding.mesh.MeshShape",
     "bertfam.sharding.rules.Rules",
+    "bertfam.training.evaluations.feature_probe.FeatureProbe",
     "bertfam.training.logs.trackers.Wandb",
     "bertfam.training.optimizers.Adafactor",
     "bertfam.training.optimizers.AdamW",

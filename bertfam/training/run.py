@@ -19,6 +19,7 @@ from bertfam.objectives.objective import Objective
 from bertfam.plurals import plural
 from bertfam.sharding.mesh import MeshShape
 from bertfam.training.checkpoints.retention import Keep, evaluations_since_best
+from bertfam.training.evaluations.base import Evaluation
 from bertfam.training.hooks.base import Hook
 from bertfam.training.logs.trackers import Tracker
 from bertfam.training.optimizers import AdamW, Optimizer
@@ -62,6 +63,7 @@ class Run:
       watchdog_seconds: longest duration of a step or an evaluation batch, after which the process prints its stacks and
         ends with exit code 76; compiling and saving have an hour at least; 0 disables it.
       trackers: services that follow the metrics, such as `Wandb`, beside metrics.jsonl and TensorBoard.
+      evaluations: measurements of the model on tasks of your own, such as `FeatureProbe`, every so many updates of theirs.
       hooks: hooks of your own, called between steps after those that save and evaluate.
     """
 
@@ -88,6 +90,7 @@ class Run:
     patience: int | None = None
     watchdog_seconds: float = 1800
     trackers: tuple[Tracker, ...] = ()
+    evaluations: tuple[Evaluation, ...] = ()
     hooks: tuple[Hook, ...] = ()
 
     def __post_init__(self) -> None:
@@ -298,6 +301,7 @@ _FREE = {
             "keep_best",
             "patience",
             "trackers",
+            "evaluations",
             "hooks",
         ),
     },

@@ -3,7 +3,8 @@
 import dataclasses
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
@@ -143,6 +144,12 @@ class Trainer:
         if name not in names:
             hint = did_you_mean(name, names, f"one of {', '.join(names)}")
             raise UserError(f"Run.keep_best is {name!r}, which is not a metric of the evaluation{hint}")
+
+    @contextmanager
+    def on_mesh(self) -> Iterator[None]:
+        """Have programs of models, which are called within, computed on the mesh of the run."""
+        with jax.set_mesh(self.mesh), self._axis_rules():
+            yield
 
     def _axis_rules(self) -> Any:
         return nn.logical_axis_rules(self.run.mesh.rules.items())
