@@ -1,5 +1,8 @@
 """Constraints on the next token, equal to the logits processors of transformers."""
 
+import functools
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -26,7 +29,7 @@ def test_truncated_distribution_equals_that_of_transformers(sample):
     expected = torch.tensor(logits)
     for processor in processors:
         expected = processor(None, expected)
-    expected, probabilities = torch.softmax(expected, -1).numpy(), np.array(truncate(jnp.asarray(logits), sample))
+    expected, probabilities = torch.softmax(expected, -1).numpy(), np.array(jax.jit(truncate, static_argnums=1)(logits, sample))
     probabilities = np.exp(probabilities - probabilities.max(-1, keepdims=True))
     probabilities /= probabilities.sum(-1, keepdims=True)
     # It is undefined which of several equally likely tokens at the threshold of top_p stays, so the sorted rows are compared.
@@ -42,23 +45,26 @@ def test_repeated_ngrams_equal_those_of_transformers(size):
     history = generator.integers(0, vocabulary, (40, 30)).astype(np.int32)
     length = 24
     first = np.append(generator.integers(0, length, 36), [length - 1, length - 2, length - 3, 0]).astype(np.int32)
-    forbidden = repeated_ngrams(jnp.asarray(history), jnp.asarray(first), jnp.int32(length), size, vocabulary)
+    repeated = jax.jit(repeated_ngrams, static_argnums=(3, 4))
+    forbidden = np.asarray(repeated(history, first, np.int32(length), size, vocabulary))
     processor = logits_process.NoRepeatNGramLogitsProcessor(size)
     for row, start in enumerate(first):
         text = torch.tensor(history[None, row, start:length], dtype=torch.long)
         expected = processor(text, torch.zeros(1, vocabulary)).isinf().numpy()[0]
         np.testing.assert_array_equal(forbidden[row], expected)
     assert forbidden.any() and (size == 1 or not forbidden.all())
-    assert not repeated_ngrams(jnp.asarray(history[:, :2]), jnp.zeros(40, jnp.int32), jnp.int32(2), 3, vocabulary).any()
+    assert not repeated(history[:, :2], np.zeros(40, np.int32), np.int32(2), 3, vocabulary).any()
 
 
 def test_end_tokens_are_forbidden_first_and_forced_last():
     ends, limits = Ends((1, 3), 0, first=2, last=3), Limits(6, min_new_tokens=2)
-    scores, starts = jnp.zeros((1, 5)), jnp.zeros(1, jnp.int32)
+
+    @functools.partial(jax.jit, static_argnums=(1, 2))
+    def constrained(written, limits, ends):
+        return constrain(jnp.zeros((1, 5)), jnp.zeros((1, 9), jnp.int32), jnp.zeros(1, jnp.int32), 3, written, limits, ends)
 
     def allowed(written, limits=limits, ends=ends):
-        constrained = constrain(scores, jnp.zeros((1, 9), jnp.int32), starts, 3, jnp.int32(written), limits, ends)
-        return np.flatnonzero(np.isfinite(constrained[0])).tolist()
+        return np.flatnonzero(np.isfinite(constrained(np.int32(written), limits, ends)[0])).tolist()
 
     assert [allowed(written) for written in range(6)] == [[2], [0, 2, 4], *[[0, 1, 2, 3, 4]] * 3, [3]]
     assert allowed(0, Limits(1)) == [3]  # as in transformers, the last token is the forced end

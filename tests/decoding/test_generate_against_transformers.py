@@ -127,7 +127,7 @@ def test_texts_of_twenty_prompts_equal_those_of_transformers(folders, kind, stra
     model, folder = folders(kind)
     tokenizer, is_encoder_decoder = vocabulary(KINDS[kind][0]), model.config.is_encoder_decoder
     model_of_folder = load(folder)
-    generated = model_of_folder.generate(PROMPTS, strategy, limits, texts=texts, batch_size=8)
+    generated = model_of_folder.generate(PROMPTS, strategy, limits, texts=texts, batch_size=len(PROMPTS))
     lengths = set()
     for prompt, own, (expected, scores) in zip(
         PROMPTS, generated, generate_with_transformers(model, PROMPTS, strategy, limits, texts), strict=True

@@ -1,5 +1,6 @@
 """Run by test_attention_meshes.py in a process of its own, with eight simulated devices: one JSON object on stdout."""
 
+import gc
 import importlib.util
 import json
 import re
@@ -120,6 +121,7 @@ def compile_for(slice_name, sizes, pattern):
 
 
 if __name__ == "__main__":
+    gc.set_threshold(100_000, 50, 1000)  # as in conftest.py
     whole = layer_gradients(MeshShape(data=1))
     rows.run_here = lambda dtype: True
     sharded = layer_gradients(MeshShape(data=2, sequence=2, tensor=2))

@@ -35,25 +35,33 @@ def packed_rows(length, rows=3):
     return ids.astype(np.int32)
 
 
+def seen(segment_ids, pattern):
+    """Return the mask of a pattern, bool[rows, queries, keys], False for queries of padding."""
+    length = segment_ids.shape[1]
+    request = Request("float32", length, 8, pattern, packed=True)
+    arrays = [np.zeros((len(segment_ids), length, 1, 8), np.float32)] * 3
+    mask = jax.jit(lambda segment_ids: attention_mask(Inputs(*arrays, segment_ids), request))(segment_ids)
+    return np.asarray(mask)[:, 0] & (segment_ids > 0)[:, :, None]
+
+
+compiled_intervals = jax.jit(intervals, static_argnums=(2, 3))
+
+
 @pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.describe())
 def test_intervals_are_the_mask(pattern):
     segment_ids = packed_rows(60)
-    inputs = Inputs(*[jnp.zeros((3, 60, 1, 8))] * 3, jnp.asarray(segment_ids))
-    mask = np.asarray(attention_mask(inputs, Request("float32", 60, 8, pattern, packed=True)))[:, 0]
-    mask = mask & (segment_ids > 0)[:, :, None]
+    mask = seen(segment_ids, pattern)
     sides = (pattern.left, pattern.right), (pattern.right, pattern.left)
     for (left, right), expected in zip(sides, (mask, np.swapaxes(mask, 1, 2)), strict=True):
-        low, high = intervals(inputs.segment_ids, None, left, right)
+        low, high = compiled_intervals(segment_ids, None, left, right)
         places = np.arange(60)
         assert np.array_equal((places >= low[:, :, None]) & (places < high[:, :, None]), expected)
 
 
 def test_intervals_of_blocks_are_the_mask_in_both_directions():
     segment_ids = packed_rows(60)
-    inputs = Inputs(*[jnp.zeros((3, 60, 1, 8))] * 3, jnp.asarray(segment_ids))
-    mask = np.asarray(attention_mask(inputs, Request("float32", 60, 8, ExtraTokens(0, 7), packed=True)))[:, 0]
-    expected, places = mask & (segment_ids > 0)[:, :, None], np.arange(60)
-    low, high = block_intervals(inputs.segment_ids, 7)
+    expected, places = seen(segment_ids, ExtraTokens(0, 7)), np.arange(60)
+    low, high = jax.jit(block_intervals, static_argnums=1)(segment_ids, 7)
     assert np.array_equal((places >= low[:, :, None]) & (places < high[:, :, None]), expected)
     assert np.array_equal(expected, np.swapaxes(expected, 1, 2))
 
@@ -61,17 +69,17 @@ def test_intervals_of_blocks_are_the_mask_in_both_directions():
 def test_intervals_of_another_sequence():
     """Each segment sees that of the same number, or nothing."""
     queries, keys = np.array([[1, 1, 2, 3, 0]]), np.array([[0, 1, 1, 1, 3, 3, 0, 0]])
-    low, high = intervals(jnp.asarray(queries), jnp.asarray(keys), None, None)
+    low, high = compiled_intervals(queries, keys, None, None)
     assert low.tolist() == [[1, 1, 0, 4, 0]] and high.tolist() == [[4, 4, 0, 6, 0]]
-    low, high = intervals(jnp.asarray(keys), jnp.asarray(queries), None, None)
+    low, high = compiled_intervals(keys, queries, None, None)
     assert low.tolist() == [[0, 0, 0, 0, 3, 3, 0, 0]] and high.tolist() == [[0, 2, 2, 2, 4, 4, 0, 0]]
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.describe())
 def test_visits_of_a_tile_are_within_the_row_and_include_all_that_is_seen(pattern):
     length = 4 * ROWS
-    low, high = (np.asarray(side) for side in intervals(jnp.asarray(packed_rows(length)), None, pattern.left, pattern.right))
-    steps = np.asarray(interval_visits(jnp.asarray(low), jnp.asarray(high), length).steps)[:, 0]
+    low, high = jax.device_get(compiled_intervals(packed_rows(length), None, pattern.left, pattern.right))
+    steps = np.asarray(jax.jit(interval_visits, static_argnums=2)(low, high, length).steps)[:, 0]
     for row, tile in np.ndindex(steps.shape[:2]):
         first, count, inner_low, inner_high = steps[row, tile]
         assert first >= 0 and first % 8 == 0 and first + count * ROWS <= length
@@ -86,14 +94,14 @@ def test_visits_of_a_tile_are_within_the_row_and_include_all_that_is_seen(patter
 
 def test_listed_visits_are_the_blocks_of_the_pattern_as_often_as_it_counts_them():
     heads, blocks = 2, 12
-    length, random_blocks = blocks * ROWS - 5, jax.random.randint(jax.random.key(0), (heads, blocks - 2, 3), 0, blocks)
+    length, random_blocks = blocks * ROWS - 5, np.random.default_rng(0).integers(0, blocks, (heads, blocks - 2, 3), np.int32)
     pattern = BlockSparse().within(length)
     places = np.arange(blocks) * ROWS
     expected = np.asarray(pattern.repeats(places[:, None], places[None], {"random_blocks": random_blocks}))
-    sides = jnp.zeros((1, blocks * ROWS), jnp.int32), jnp.full((1, blocks * ROWS), length)
-    pairs = block_sparse_pairs(pattern, random_blocks)
+    sides = np.zeros((1, blocks * ROWS), np.int32), np.full((1, blocks * ROWS), length, np.int32)
+    pairs, visit = jax.jit(block_sparse_pairs, static_argnums=0)(pattern, random_blocks), jax.jit(listed_visits)
     for tiles, others, times in ((*pairs, expected), (*pairs[::-1], np.swapaxes(expected, 1, 2))):
-        visits = jax.tree.map(np.asarray, listed_visits(*sides, tiles, others))
+        visits = jax.device_get(visit(*sides, tiles, others))
         for head, tile in np.ndindex(heads, blocks):
             first, count, inner_low, inner_high = visits.steps[0, head, tile]
             visited = visits.columns[head, first : first + count]

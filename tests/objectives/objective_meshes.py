@@ -1,6 +1,7 @@
 """Run by test_objective_meshes.py in a process of its own, with eight simulated devices: one JSON object on stdout."""
 
 import dataclasses
+import gc
 import json
 import sys
 from pathlib import Path
@@ -24,6 +25,7 @@ from bertfam.data.rows.recurrent_pairs import RecurrentPairs  # noqa: E402
 from bertfam.data.rows.running_text import Chunks, FullSentences  # noqa: E402
 from bertfam.data.rows.sentence_pairs import SentencePairs  # noqa: E402
 from bertfam.data.text_data import TextData  # noqa: E402
+from bertfam.layers.execution import Execution  # noqa: E402
 from bertfam.models.albert import AlbertConfig  # noqa: E402
 from bertfam.models.electra import ElectraConfig  # noqa: E402
 from bertfam.models.gpt2 import Gpt2Config  # noqa: E402
@@ -50,6 +52,8 @@ EIGHT_DEVICES = MeshShape(data=1, fsdp=2, tensor=2, sequence=2)
 SIZES = {"vocab_size": tiny.VOCABULARY, "num_layers": 2, "hidden_size": 16, "num_heads": 2}
 LONGEST = {"max_length": 32}
 NARROW = SIZES | LONGEST | {"feed_forward_size": 32, "embedding_size": 8}
+# A single layer outside of a loop compiles in half the time. Other cases, and tests/sharding/test_meshes.py, have loops.
+ONE_LAYER, UNROLLED = {"num_layers": 1}, Execution(layers="unroll")
 TEXT = TextData(rows=FullSentences())
 SPANS = BertMasking(choice=WordSpans(), boundaries=True)
 SHUFFLED = TextData(rows=SentencePairs(relation="structure"), corruption=BertMasking(shuffling=ShuffledWindows()))
@@ -65,20 +69,28 @@ CASES = {
     ),
     # The dropout of encoders has tests in tests/sharding/test_meshes.py.
     "decoder": (
-        CausalLm(Gpt2Config(**SIZES, **LONGEST, feed_forward_size=32, dropout_rate=0.1), chunk=8),
+        CausalLm(Gpt2Config(**SIZES | ONE_LAYER, **LONGEST, feed_forward_size=32, dropout_rate=0.1), execution=UNROLLED, chunk=8),
         TextData(rows=Chunks(), corruption=NextTokens()),
         1,
     ),
     # Two devices cannot share 7 targets, so that rows are padded to 8, and dropout would not be the same.
     "padded encoder_decoder": (
         SequenceToSequence(
-            T5Config(**SIZES, head_dim=8, feed_forward_size=32, dropout_rate=0.0), z_loss=1e-2, label_smoothing=0.1, chunk=2
+            T5Config(**SIZES | ONE_LAYER, head_dim=8, feed_forward_size=32, dropout_rate=0.0),
+            execution=UNROLLED,
+            z_loss=1e-2,
+            label_smoothing=0.1,
+            chunk=2,
         ),
         TextData(corruption=TextToText(target_tokens=7)),
         1,
     ),
     # Sampling has the same random bits on every mesh, as dropout has.
-    "electra": (Electra(ElectraConfig(**NARROW, dropout_rate=0.0), generator_width=0.5), TEXT, 1),
+    "electra": (
+        Electra(ElectraConfig(**NARROW | ONE_LAYER, dropout_rate=0.0), execution=UNROLLED, generator_width=0.5),
+        TEXT,
+        1,
+    ),
     "permutation": (
         PermutationLm(XLNetConfig(**SIZES, **LONGEST, feed_forward_size=32), memory_length=6),
         TextData(rows=RecurrentPairs(), corruption=PermutationNoise(), order="streams"),
@@ -151,4 +163,5 @@ def compare(objective, data, microbatches):
 
 if __name__ == "__main__":
     xla.share_cache()
+    gc.set_threshold(100_000, 50, 1000)  # as in conftest.py
     print(json.dumps({name: compare(*case) for name, case in CASES.items()}))

@@ -68,11 +68,11 @@ def test_loss_and_metric_of_a_head_are_those_of_its_known_labels(name):
     head = HEADS[name]
     labels, weights = random_labels(head, 200)
     outputs = np.random.default_rng(1).normal(0, 2, (200, head.outputs)).astype(np.float32)
-    loss, metrics = head.loss(outputs, labels, weights)
+    loss, metrics, known = jax.jit(lambda *batch: (*head.loss(*batch), head.weights(*batch[1:])))(outputs, labels, weights)
     (total, denominator), metric = expected_sums(head, outputs, labels, weights)
     assert 0 < metric[0] and (metric[0] < metric[1] or isinstance(head, Regression))
     np.testing.assert_allclose(loss, total, rtol=1e-5)
-    np.testing.assert_allclose(np.sum(head.weights(labels, weights)), denominator, rtol=1e-6)
+    np.testing.assert_allclose(np.sum(known), denominator, rtol=1e-6)
     np.testing.assert_allclose([*metrics.values()], [metric], rtol=1e-5)
 
 
@@ -83,7 +83,7 @@ def test_labels_that_are_not_known_add_nothing_whatever_the_outputs_are(name):
     outputs = np.random.default_rng(1).normal(0, 2, (40, head.outputs)).astype(np.float32)
     unknown = np.broadcast_to(weights == 0, outputs.shape)
     broken = np.where(unknown, np.float32(np.nan), outputs)
-    gradient = jax.value_and_grad(lambda outputs: head.loss(outputs, labels, weights), has_aux=True)
+    gradient = jax.jit(jax.value_and_grad(lambda outputs: head.loss(outputs, labels, weights), has_aux=True))
     (results, gradients), (broken_results, broken_gradients) = (jax.device_get(gradient(values)) for values in (outputs, broken))
     assert not broken_gradients[unknown].any() and broken_gradients[~unknown].all()
     jax.tree.map(np.testing.assert_array_equal, broken_results, results)
@@ -139,15 +139,19 @@ def test_mean_of_tokens_leaves_padding_out():
 )
 def test_output_layers_have_dropout_in_training_only(layer):
     hidden = np.random.default_rng(0).standard_normal((50, 16)).astype(np.float32)
-    params = nn.unbox(layer.init(jax.random.key(0), hidden, train=False))
-    keys = [{"dropout": jax.random.key(seed)} for seed in (1, 2)]
-    train = [layer.apply(params, hidden, train=True, rngs=rngs) for rngs in keys]
-    assert not np.array_equal(*train)
     still = dataclasses.replace(
         layer, dropout_rate=0.0, **({} if isinstance(layer, OutputLayer) else {"input_dropout_rate": 0.0})
     )
-    expected = layer.apply(params, hidden, train=False)
-    np.testing.assert_array_equal(still.apply(params, hidden, train=True), expected)
+
+    @jax.jit
+    def run(hidden):
+        params = nn.unbox(layer.init(jax.random.key(0), hidden, train=False))
+        train = [layer.apply(params, hidden, train=True, rngs={"dropout": jax.random.key(seed)}) for seed in (1, 2)]
+        return train, layer.apply(params, hidden, train=False), still.apply(params, hidden, train=True)
+
+    train, expected, actual = run(hidden)
+    assert not np.array_equal(*train)
+    np.testing.assert_array_equal(actual, expected)
     assert expected.shape == (50, 2) and expected.dtype == np.float32
 
 
@@ -158,9 +162,9 @@ def test_initial_parameters_are_an_encoder_a_pooler_where_the_family_has_one_and
         assert boxed.keys() == {"encoder", "classifier", *(["pooler"] if has_pooler else [])} and carry == aux == {}
         kernel = boxed["classifier"]["output"]["kernel"]
         assert isinstance(kernel, nn.LogicallyPartitioned) and kernel.value.shape == (16, 3)
-    output = nn.unbox(
-        RobertaConfig(9, hidden_size=240).classifier(40).output.init(jax.random.key(0), np.zeros((1, 240)), train=False)
-    )
+    layer = RobertaConfig(9, hidden_size=240).classifier(40).output
+    init = jax.jit(lambda key: nn.unbox(layer.init(key, np.zeros((1, 240)), train=False)))
+    output = jax.device_get(init(jax.random.key(0)))
     for kernel in (layer["kernel"] for layer in output["params"].values()):
         assert 0.015 < kernel.std() < 0.021 and abs(kernel).max() < 0.05
     assert not any(layer["bias"].any() for layer in output["params"].values())

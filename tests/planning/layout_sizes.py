@@ -1,6 +1,7 @@
 """State sizes on eight simulated devices; test_estimate.py runs it in a separate process and reads its JSON output."""
 
 import dataclasses
+import gc
 import json
 
 import jax
@@ -35,4 +36,5 @@ def measure():
     return result | {"compiled": [memory.parameters, memory.optimizer, memory.other, memory.total, estimated.total]}
 
 
+gc.set_threshold(100_000, 50, 1000)  # as in conftest.py
 print(json.dumps(measure()))

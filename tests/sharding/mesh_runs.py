@@ -7,6 +7,7 @@ one device. The other objectives are compared in tests/objectives/objective_mesh
 """
 
 import dataclasses
+import gc
 import hashlib
 import json
 import math
@@ -204,4 +205,5 @@ def main(folder):
 
 if __name__ == "__main__":
     xla.share_cache()
+    gc.set_threshold(100_000, 50, 1000)  # as in conftest.py
     main(sys.argv[1])
