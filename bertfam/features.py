@@ -139,6 +139,13 @@ def label_features(shape: RowShape, count: int | None) -> dict[str, FeatureSpec]
     return start_features(shape) | specs
 
 
+def choice_features(choices: int) -> dict[str, FeatureSpec]:
+    """Return the features that a head of choices reads: the position of [CLS] in each choice's part of a row, and one label."""
+    label = FeatureSpec((1,), "float32", (None,))
+    starts = FeatureSpec((choices,), _FEATURES["sequence_start_positions"].dtype, (None,))
+    return {"sequence_start_positions": starts, "labels": label, "label_weights": label}
+
+
 class Sentences(NamedTuple):
     """Classification of the two sentences of an example.
 

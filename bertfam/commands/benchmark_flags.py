@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 # What a task states itself.
 _OF_FILES = (
-    *("text", "text_pair", "label", "regression", "multi_label", "tagging", "questions"),
+    *("text", "text_pair", "label", "regression", "multi_label", "tagging", "questions", "choices"),
     *("record_format", "no_header", "record_encoding", "skip_empty"),
 )
 _NAMES = {"record_format": "format", "record_encoding": "encoding"}

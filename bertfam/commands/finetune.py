@@ -31,9 +31,10 @@ so does --model_dir=DIR alone. `bertfam export` writes a folder that transformer
 An encoder-decoder (T5, BART) or a causal LM (GPT-2, OPT) learns to generate the texts of --target=COLUMN instead of labels.
 All other settings are bound by --gin.NAME=value: --gin.AdamW.layer_decay=0.8 --gin.SEED=1."""
 
-_TEXTS, _TAGGING, _QUESTIONS, _TARGETS = (
+_TEXTS, _TAGGING, _QUESTIONS, _TARGETS, _CHOICES = (
     *(f"objectives/{name}.gin" for name in ("fine_tuning", "tagging", "answers")),
     "tasks/targets.gin",
+    "objectives/choices.gin",
 )
 _WARMUP = 0.1  # share of the updates
 
@@ -63,6 +64,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--questions", action="store_true", help="questions whose answers are spans of a text: JSON files of SQuAD's format"
     )
     target_flags.add(group)
+    group.add_argument(
+        "--choices",
+        type=lambda words: tuple(words.split(",")),
+        metavar="COLUMN,COLUMN,...",
+        help="one of several choices is right: their columns, or the one field with a list of them; --label has its number or "
+        "letter, and --text_pair, such as the question, stands before each choice",
+    )
     add_records(group)
     group.add_argument(
         "--skip_empty", action="store_true", help="leave out records with an empty text, which are refused otherwise"
@@ -131,9 +139,9 @@ def add_records(group: argparse._ArgumentGroup) -> None:
 # Kind of labelled text -> its name in messages, its formats, and the flags that it does not have.
 _KINDS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "texts": ("labelled texts", ("tsv", "csv", "jsonl"), ()),
-    "words": ("tagged words", ("conll", "conllu", "jsonl"), ("text_pair", "no_header", "skip_empty")),
-    "questions": ("questions", (), ("text", "text_pair", "label", "no_header", "record_encoding", "skip_empty")),
-    "targets": ("texts with targets", ("tsv", "csv", "jsonl"), ("text_pair", "label")),
+    "words": ("tagged words", ("conll", "conllu", "jsonl"), ("text_pair", "choices", "no_header", "skip_empty")),
+    "questions": ("questions", (), ("text", "text_pair", "label", "choices", "no_header", "record_encoding", "skip_empty")),
+    "targets": ("texts with targets", ("tsv", "csv", "jsonl"), ("text_pair", "label", "choices", "freeze", "probe")),
 }
 
 
@@ -162,7 +170,9 @@ def main(args: argparse.Namespace) -> int:
     if task := benchmark_flags.find_task(args, "train", "validation"):
         return _train_task(given, task.locate(args.data_dir))
     if args.train:
-        kinds = [name for name in ("regression", "multi_label", "tagging", "questions", "target") if getattr(args, name)]
+        kinds = [
+            name for name in ("regression", "multi_label", "tagging", "questions", "choices", "target") if getattr(args, name)
+        ]
         if len(kinds) > 1:
             raise UserError(f"--{kinds[0]} and --{kinds[1]} are two kinds of labels; give one of them")
         kind, gin_file = next((found for name, found in _BY_FLAG.items() if getattr(args, name)), ("texts", _TEXTS))
@@ -243,15 +253,32 @@ def _train_seeds(args: argparse.Namespace) -> int:
 _WITHOUT_TEXT: dict[str, Any] = dict.fromkeys(
     ("task", "marks", "alpha", "vocab", "cache_dir", "input_format", "text_field", "encoding", "language")
 ) | {"input": [], "language_input": [], "validation_input": []}
+_LABELS = ("regression", "multi_label", "tagging", "questions", "choices")
 _OF_TRAIN = (
-    *("validation", "text", "text_pair", "label", "regression", "multi_label", "tagging", "questions", *target_flags.NAMES),
+    *(
+        "validation",
+        "text",
+        "text_pair",
+        "label",
+        "regression",
+        "multi_label",
+        "tagging",
+        "questions",
+        "choices",
+        *target_flags.NAMES,
+    ),
     *("record_format", "no_header", "record_encoding", "skip_empty"),
     *("epochs", "learning_rate", "batch_size", "length", "freeze", "probe", "patience", "seeds"),
 )
 _BOUND = {"learning_rate": "PEAK", "batch_size": "BATCH_SIZE", "length": "Stage.length", "patience": "Run.patience"}
 _FLAGS = {"record_format": "format", "record_encoding": "encoding"}
 # Flag -> the kind of labelled text, and the gin file; of texts without such a flag `_TEXTS`.
-_BY_FLAG = {"tagging": ("words", _TAGGING), "questions": ("questions", _QUESTIONS), "target": ("targets", _TARGETS)}
+_BY_FLAG = {
+    "tagging": ("words", _TAGGING),
+    "questions": ("questions", _QUESTIONS),
+    "choices": ("texts", _CHOICES),
+    "target": ("targets", _TARGETS),
+}
 
 
 @dataclass(frozen=True)
@@ -309,6 +336,7 @@ class LabelFlags:
             header=not args.no_header,
             encoding=args.record_encoding or LabelledFiles.encoding,
             skip_empty=args.skip_empty,
+            choices=args.choices or (),
         )
 
     def _text_bindings(self, contents: Survey) -> list[Override]:
@@ -321,7 +349,9 @@ class LabelFlags:
         lines = [f"TextData.corpus = @{type(corpus).__name__}()"]
         lines += [f"FineTuning.head = @{contents.head}()"] * bool(contents.head)
         lines += [f"{contents.head}.{name} = {value!r}" for name, value in contents.head_values.items()]
-        if corpus.labels and not corpus.labels_words:
+        if contents.choices:
+            lines += [f"{name}.choices = {contents.choices}" for name in ("ChoiceTexts", "ChoiceLabels")]
+        elif corpus.labels and not corpus.labels_words:
             lines.append(f"Labels.count = {corpus.labels}")
         if self.args.freeze is not None:
             lines.append(f"FineTuning.freeze = {self.args.freeze!r}")
@@ -340,6 +370,9 @@ class LabelFlags:
                 if not value > 0:
                     raise UserError(f"--{flag}={value} must be above 0")
                 overrides.append(Override(f"{name} = {value!r}", f"--{flag}={value}"))
+        if contents.choices:  # each has a part of the row
+            length = contents.choices * (self.args.length or config.value("Stage.length"))
+            overrides.append(Override(f"Stage.length = {length}", f"--choices={','.join(self.args.choices)}"))
         epochs = 3.0 if self.args.epochs is None else self.args.epochs
         if not 0 < epochs < 1e6:
             raise UserError(f"--epochs={epochs:g} must be above 0")

@@ -104,9 +104,8 @@ def main(args: argparse.Namespace) -> int:
             print(f"wrote {args.output}: {plural(count, 'prediction')} of step {predictor.step:,}")
     if cut := predictor.counts["cut"]:
         texts = plural(predictor.counts["read"], "text")
-        warn(
-            [f"{cut:,} of {texts} do not fit into rows of {predictor.length} tokens, and their {predictor.cut_part} were cut off"]
-        )
+        length = predictor.text_length
+        warn([f"{cut:,} of {texts} do not fit into rows of {length} tokens, and their {predictor.cut_part} were cut off"])
     if args.label or args.target:
         _print_scores(args, inference, items, outputs)
     return 0

@@ -39,7 +39,7 @@ class Predictor:
       vocabulary: Its vocabulary.
       corpus: The files that it was trained on; None if it was trained on a token cache alone.
       layout: The layout of its rows.
-      length: Tokens of a row, beyond which texts are cut off.
+      length: Tokens of a row.
       step: Step of its checkpoint.
       counts: Number of texts so far: all that were "read", and those of which a part was "cut" off.
       cut_part: Part of a long text that is cut off.
@@ -111,16 +111,26 @@ class Predictor:
 
     def _check_parts(self, texts: Sequence[Sequence[str]]) -> None:
         count = len(texts[0]) if texts else 1
-        if isinstance(self.corpus, LabelledFiles):
+        choices = self.objective.head.choices
+        if choices > 1:
+            count = 1 + choices
+        elif isinstance(self.corpus, LabelledFiles):
             count = 1 if self.corpus.text_pair is None else 2
         wrong = next((number for number, parts in enumerate(texts) if len(parts) != count), None)
-        if wrong is not None or count > 2:
+        if wrong is not None or (count > 2 and choices == 1):
             needed = "pairs of texts, (FIRST, SECOND)" if count == 2 else "single texts"
+            if choices > 1:
+                needed = f"a text and its {choices} choices, (TEXT, CHOICE, ...)"
             raise UserError(f"the model reads {needed}, and text {(wrong or 0) + 1} is {plural(len(texts[wrong or 0]), 'text')}")
+
+    @property
+    def text_length(self) -> int:
+        """Tokens beyond which a text is cut off: those of a row, or of each choice's part of it."""
+        return self.length // self.objective.head.choices
 
     def batch_outputs(self, rows: dict[str, np.ndarray], batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield the outputs of rows in batches of similar length, each with the indices int64[n] of its rows, n <= batch_size."""
-        for indices, batch in length_batches(rows, _READ, batch_size, self.length):
+        for indices, batch in length_batches(rows, _READ, batch_size, self.length, self.objective.head.choices):
             yield indices, np.asarray(self._apply(self.params, batch))[: len(indices)]
 
     def _rows(self, block: Block, bounds: np.ndarray, labels: np.ndarray | None, count: int) -> dict[str, np.ndarray]:

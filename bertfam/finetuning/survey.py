@@ -2,8 +2,9 @@
 
 import dataclasses
 import re
+import string
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -41,6 +42,11 @@ class Survey:
     head_values: dict[str, Any]
     warnings: Sequence[str] = ()
 
+    @property
+    def choices(self) -> int:
+        """Number of choices of a text; 0 if it has none."""
+        return len(self.corpus.classes) if isinstance(self.corpus, LabelledFiles) and self.corpus.choices else 0
+
 
 def survey(corpus: LabelledFiles | TaggedFiles | QuestionFiles | TargetFiles) -> Survey:
     """Read all files, so that every mistake in them is found before anything is written.
@@ -69,7 +75,7 @@ def _survey_questions(corpus: QuestionFiles) -> Survey:
 
 
 def _survey_classes(corpus: LabelledFiles | TaggedFiles) -> Survey:
-    counts, example, inspection = Counter[str](), "", _TextInspection()
+    counts, example, inspection, sizes = Counter[str](), "", _TextInspection(), dict[int, str]()
     numbers: set[float] = set()  # one or two of the labels
     for where, texts, label in chain.from_iterable(map(corpus.records, corpus.files("train"))):
         counts.update(_names(corpus, label, where))
@@ -78,10 +84,15 @@ def _survey_classes(corpus: LabelledFiles | TaggedFiles) -> Survey:
             inspection.add(corpus, where, texts, label)
             if corpus.kind == "number" and len(numbers) < 2:
                 numbers.add(number_of(label, where))
+            if corpus.choices:
+                sizes.setdefault(len(texts) - 1, where)
     inspection.check_empty()
     if not example:
         raise UserError(f"{', '.join(map(str, corpus.files('train')[:3]))}: no records")
     warnings = inspection.warnings()
+    if isinstance(corpus, LabelledFiles) and corpus.choices:
+        choices = _choice_names(counts, sizes, example)
+        return Survey(dataclasses.replace(corpus, classes=choices), 0, "MultipleChoice", {"classes": choices}, warnings)
     if isinstance(corpus, LabelledFiles) and corpus.kind == "number":
         if len(numbers) < 2:
             raise UserError(
@@ -97,6 +108,30 @@ def _survey_classes(corpus: LabelledFiles | TaggedFiles) -> Survey:
         warnings += _class_warnings(counts, corpus, example)
     classes = tuple(sorted(counts, key=_by_value(counts)))
     return Survey(dataclasses.replace(corpus, classes=classes), 0, _HEADS[kind], {"classes": classes}, warnings)
+
+
+def _choice_names(counts: Counter[str], sizes: Mapping[int, str], example: str) -> tuple[str, ...]:
+    """Return the names of the choices: 0, 1, ..., or 1, 2, ..., or A, B, ..., as the labels have them.
+
+    Args:
+      counts: Number of texts of each label.
+      sizes: Place of the first text with each number of choices.
+      example: Place of the first record.
+    """
+    count, *others = sizes
+    path = example.rpartition(":")[0]
+    if others:
+        raise UserError(f"{sizes[others[0]]}: {plural(others[0], 'choice')}, and {sizes[count]} has {count}; drop such records")
+    if count < 2:
+        raise UserError(f"{path}: one choice; name a column for each with --choices=a,b, or a field with a list of them")
+    numbers = tuple(map(str, range(count + 1)))
+    names = (numbers[:-1], numbers[1:], tuple(string.ascii_uppercase[:count]), tuple(string.ascii_lowercase[:count]))
+    for kind in names:
+        if counts.keys() <= set(kind):
+            return kind
+    most = max(names, key=lambda kind: len(counts.keys() & set(kind)))
+    wrong = next(name for name in counts if name not in most)
+    raise UserError(f"{path}: the label {wrong!r} is none of {count} choices, which are {', '.join(most)}")
 
 
 @dataclass

@@ -52,6 +52,11 @@ class TargetPredictor:
     counts: Counter[str] = field(default_factory=Counter, compare=False)
 
     @property
+    def text_length(self) -> int:
+        """Tokens beyond which a text is cut off."""
+        return self.length
+
+    @property
     def cut_part(self) -> str:
         """Part of a long text that is cut off."""
         return self.data.pairs.cut_part

@@ -133,6 +133,7 @@ def entries(config: AlbertConfig) -> tuple[Entry, ...]:
         *masked_lm_entries(config, *(f"predictions.{name}" for name in ("dense", "LayerNorm", "decoder", "bias"))),
         *dense(f"{_SOP.head}/dense", "sop_classifier.classifier"),
         *dense("classifier/output", "classifier"),
+        *dense("choice_classifier/output", "classifier"),
         *token_classifier_entries(),
     )
 
@@ -156,6 +157,7 @@ ALBERT = Family(
         frozenset({"encoder", "pooler", "classifier"}): "AlbertForSequenceClassification",
         frozenset({"encoder", "token_classifier"}): "AlbertForTokenClassification",
         frozenset({"encoder", "span_classifier"}): "AlbertForQuestionAnswering",
+        frozenset({"encoder", "pooler", "choice_classifier"}): "AlbertForMultipleChoice",
     },
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,

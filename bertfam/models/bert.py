@@ -151,6 +151,11 @@ class BertConfig(Sizes):
         """Return the head that scores each token as the first and as the last one of a span: a linear layer."""
         return Classifier(None, OutputLayer(2, self.span_classifier_dropout_rate, self.initializer_range, execution))
 
+    def choice_classifier(self, execution: Execution = _EXECUTION) -> Classifier:
+        """Return the head that scores a choice, a text of its own: the pooler, dropout and a linear layer."""
+        output = OutputLayer(1, self.classifier_dropout_rate, self.initializer_range, execution)
+        return Classifier("cls", output, pooler(self, execution))
+
     @property
     def span_classifier_dropout_rate(self) -> float:
         """Dropout rate of the classifier of spans."""
@@ -451,6 +456,7 @@ def entries(config: BertConfig, prefix: str = "bert.") -> tuple[Entry, ...]:
         *masked_lm_entries(config, f"{head}transform.dense", f"{head}transform.LayerNorm", f"{head}decoder", bias),
         *dense("nsp_head/dense", "cls.seq_relationship"),
         *dense("classifier/output", "classifier"),
+        *dense("choice_classifier/output", "classifier"),
         *token_classifier_entries(),
     )
 
@@ -486,6 +492,7 @@ BERT = Family(
         frozenset({"encoder", "pooler", "classifier"}): "BertForSequenceClassification",
         frozenset({"encoder", "token_classifier"}): "BertForTokenClassification",
         frozenset({"encoder", "span_classifier"}): "BertForQuestionAnswering",
+        frozenset({"encoder", "pooler", "choice_classifier"}): "BertForMultipleChoice",
     },
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,

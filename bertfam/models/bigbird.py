@@ -74,6 +74,10 @@ class BigBirdConfig(BertConfig):
         raise UserError(f"{type(self).__name__} has no head for questions here: fine-tune another encoder")
 
     @override
+    def choice_classifier(self, execution: Execution = _EXECUTION) -> Classifier:
+        raise UserError(f"{type(self).__name__} has no head for choices here: fine-tune another encoder")
+
+    @override
     def classifier(self, outputs: int, execution: Execution = _EXECUTION) -> Classifier:
         return self.dense_classifier(outputs, execution, self.activation)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from typing_extensions import override
@@ -10,7 +11,7 @@ from bertfam.errors import UserError
 from bertfam.layers.execution import Execution
 from bertfam.layers.heads.classification import Classifier
 from bertfam.models.bert import BertConfig, masked_lm_entries, read_values, token_classifier_entries, write_values
-from bertfam.models.mapping import Entry, Family, dense, norm
+from bertfam.models.mapping import CHOICE_CLASSIFIER, CLASSIFIER, Entry, Family, dense, norm
 
 _EXECUTION = Execution()
 
@@ -40,6 +41,10 @@ class DistilBertConfig(BertConfig):
     @override
     def classifier(self, outputs: int, execution: Execution = _EXECUTION) -> Classifier:
         return self.dense_classifier(outputs, execution, "relu", drops_input=False)
+
+    @override
+    def choice_classifier(self, execution: Execution = _EXECUTION) -> Classifier:
+        return self.classifier(1, execution)
 
 
 # DistilBERT's word -> BERT's
@@ -107,8 +112,10 @@ def entries(config: DistilBertConfig) -> tuple[Entry, ...]:
         *dense(f"{layer}feed_forward/output", f"{theirs}ffn.lin2"),
         *norm(f"{layer}feed_forward_norm", f"{theirs}output_layer_norm"),
         *masked_lm_entries(config, "vocab_transform", "vocab_layer_norm", "vocab_projector", "vocab_projector.bias"),
-        *dense("classifier/dense", "pre_classifier"),
-        *dense("classifier/output", "classifier"),
+        *chain.from_iterable(
+            (*dense(f"{part}/dense", "pre_classifier"), *dense(f"{part}/output", "classifier"))
+            for part in (CLASSIFIER, CHOICE_CLASSIFIER)
+        ),
         *token_classifier_entries(),
     )
 
@@ -124,6 +131,7 @@ DISTILBERT = Family(
         frozenset({"encoder", "classifier"}): "DistilBertForSequenceClassification",
         frozenset({"encoder", "token_classifier"}): "DistilBertForTokenClassification",
         frozenset({"encoder", "span_classifier"}): "DistilBertForQuestionAnswering",
+        frozenset({"encoder", "choice_classifier"}): "DistilBertForMultipleChoice",
     },
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,

@@ -10,7 +10,7 @@ from typing_extensions import override
 from bertfam.errors import UserError
 from bertfam.layers.activations import Activation
 from bertfam.layers.execution import Execution
-from bertfam.layers.heads.classification import Classifier
+from bertfam.layers.heads.classification import Classifier, DenseOutputLayer
 from bertfam.layers.heads.pretraining import TokenHead
 from bertfam.models.bert import (
     BertConfig,
@@ -23,6 +23,7 @@ from bertfam.models.bert import (
 from bertfam.models.mapping import Entry, Family, dense
 
 _EXECUTION = Execution()
+_SUMMARY_DROPOUT = 0.1  # `summary_last_dropout`, whatever the rate of the layers is
 _HEAD_DIM = 64
 
 
@@ -40,6 +41,13 @@ class ElectraConfig(BertConfig):
     @override
     def classifier(self, outputs: int, execution: Execution = _EXECUTION) -> Classifier:
         return self.dense_classifier(outputs, execution, "gelu")
+
+    @override
+    def choice_classifier(self, execution: Execution = _EXECUTION) -> Classifier:
+        output = DenseOutputLayer(
+            1, "gelu", dropout_rate=_SUMMARY_DROPOUT, initializer_range=self.initializer_range, execution=execution
+        )
+        return Classifier("cls", output)
 
     def generator(self, width: float, depth: float) -> "ElectraConfig":
         """Return the generator of this discriminator, whose tables it shares (Clark et al. 2020, section 3.2, and its code).
@@ -102,6 +110,8 @@ def entries(config: ElectraConfig) -> tuple[Entry, ...]:
         *dense("rtd_head/dense", "discriminator_predictions.dense"),
         *dense("rtd_head/prediction", "discriminator_predictions.dense_prediction"),
         *dense_classifier_entries(),
+        *dense("choice_classifier/dense", "sequence_summary.summary"),
+        *dense("choice_classifier/output", "classifier"),
     )
 
 
@@ -118,6 +128,7 @@ ELECTRA = Family(
         frozenset({"encoder", "classifier"}): "ElectraForSequenceClassification",
         frozenset({"encoder", "token_classifier"}): "ElectraForTokenClassification",
         frozenset({"encoder", "span_classifier"}): "ElectraForQuestionAnswering",
+        frozenset({"encoder", "choice_classifier"}): "ElectraForMultipleChoice",
     },
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,

@@ -98,6 +98,10 @@ class LongformerConfig(RobertaConfig):
         raise UserError(f"{type(self).__name__} has no head for questions here: fine-tune another encoder")
 
     @override
+    def choice_classifier(self, execution: Execution = _EXECUTION) -> Classifier:
+        raise UserError(f"{type(self).__name__} has no head for choices here: fine-tune another encoder")
+
+    @override
     def classifier(self, outputs: int, execution: Execution = _EXECUTION) -> Classifier:
         if not self.global_projections:
             raise self._error("global_projections", "must be True to fine-tune a classifier, whose [CLS] is a global token")

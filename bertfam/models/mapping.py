@@ -14,10 +14,11 @@ from bertfam.layers.activations import Activation
 from bertfam.models.encoder import init_encoder_parts
 from bertfam.models.language_model import init_language_model_parts
 
-# Parts of the classifiers of fine-tuned models, of texts and of words. Their outputs are those of a task, so that they are
-# written and never read.
+# Parts of the classifiers of fine-tuned models, of texts, words, spans and choices. Their outputs are those of a task, so that
+# they are written and never read.
 CLASSIFIER, TOKEN_CLASSIFIER, SPAN_CLASSIFIER = "classifier", "token_classifier", "span_classifier"
-CLASSIFIERS = frozenset({CLASSIFIER, TOKEN_CLASSIFIER, SPAN_CLASSIFIER})
+CHOICE_CLASSIFIER = "choice_classifier"
+CLASSIFIERS = frozenset({CLASSIFIER, TOKEN_CLASSIFIER, SPAN_CLASSIFIER, CHOICE_CLASSIFIER})
 
 Layout = Literal[
     "vector", "row", "matrix", "leading_axis", "output_first", "linear", "linear_from_heads", "conv1d", "conv1d_from_heads"

@@ -172,6 +172,10 @@ class ModernBertConfig(Sizes):
         """Return the head that scores each token as the first and as the last one of a span: the layers of `classifier`."""
         return self.token_classifier(2, execution)
 
+    def choice_classifier(self, execution: Execution = _EXECUTION) -> Classifier:
+        """Return the head that scores a choice, a text of its own: the layers of `classifier`."""
+        return self.classifier(1, execution)
+
     def flops(self, length: int, predictions: int) -> int:
         """Return the matrix-product FLOPs of one row of one training step.
 
@@ -451,6 +455,7 @@ MODERNBERT = Family(
         frozenset({"encoder", "classifier"}): "ModernBertForSequenceClassification",
         frozenset({"encoder", "token_classifier"}): "ModernBertForTokenClassification",
         frozenset({"encoder", "span_classifier"}): "ModernBertForQuestionAnswering",
+        frozenset({"encoder", "choice_classifier"}): "ModernBertForMultipleChoice",
     },
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,

@@ -20,7 +20,7 @@ from bertfam.models.bert import (
     write_values,
 )
 from bertfam.models.encoder import pooler
-from bertfam.models.mapping import Entry, Family, PaddedVocabulary
+from bertfam.models.mapping import Entry, Family, PaddedVocabulary, dense
 from bertfam.models.sizes import OffsetPositions
 
 _EXECUTION = Execution()
@@ -121,7 +121,12 @@ def _is_first_only(id: int, vocabulary: PaddedVocabulary) -> bool:
 def entries(config: RobertaConfig) -> tuple[Entry, ...]:
     """Return the entries of every parameter of the encoder and of all heads."""
     head = ("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias")
-    return (*encoder_entries("roberta.", config), *masked_lm_entries(config, *head), *dense_classifier_entries())
+    return (
+        *encoder_entries("roberta.", config),
+        *masked_lm_entries(config, *head),
+        *dense_classifier_entries(),
+        *dense("choice_classifier/output", "classifier"),
+    )
 
 
 ROBERTA = Family(
@@ -136,6 +141,7 @@ ROBERTA = Family(
         frozenset({"encoder", "classifier"}): "RobertaForSequenceClassification",
         frozenset({"encoder", "token_classifier"}): "RobertaForTokenClassification",
         frozenset({"encoder", "span_classifier"}): "RobertaForQuestionAnswering",
+        frozenset({"encoder", "pooler", "choice_classifier"}): "RobertaForMultipleChoice",
     },
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,

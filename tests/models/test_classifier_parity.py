@@ -9,6 +9,7 @@ import parity
 import pytest
 from flax import linen as nn
 
+from bertfam.data.rows.labelled.choices import ChoiceTexts
 from bertfam.data.rows.labelled.labelled_texts import LabelledTexts
 from bertfam.data.rows.labelled.tagged_words import TaggedWords
 from bertfam.data.token_cache.documents import Documents
@@ -30,7 +31,14 @@ from bertfam.models.modernbert import ModernBertConfig
 from bertfam.models.roberta import RobertaConfig
 from bertfam.models.t5 import T5Config
 from bertfam.models.xlnet import XLNetConfig
-from bertfam.objectives.fine_tuning.heads import Classification, MultiLabelClassification, Regression, SpanExtraction, Tagging
+from bertfam.objectives.fine_tuning.heads import (
+    Classification,
+    MultiLabelClassification,
+    MultipleChoice,
+    Regression,
+    SpanExtraction,
+    Tagging,
+)
 from bertfam.objectives.fine_tuning.objective import FineTuning
 
 LENGTH = 18
@@ -252,3 +260,45 @@ def test_exported_answers_match_torch(tmp_path, case):
         of_tokens = torch.where(torch.tensor(is_token), logits, -torch.inf)
         losses.append(torch.nn.functional.cross_entropy(of_tokens, torch.tensor(positions[:, side])).item())
     assert loss == pytest.approx(np.mean(losses), abs=parity.LOGITS)
+
+
+@pytest.mark.parametrize("case", ["BERT", "RoBERTa", "ELECTRA", "ALBERT", "DistilBERT", "ERNIE", "ModernBERT, mean"])
+def test_exported_choices_match_torch(tmp_path, case):
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    config, layout, _ = CASES[case]
+    head, tokens, generator = MultipleChoice(("A", "B", "C")), token_ids(layout), np.random.default_rng(1)
+    objective = FineTuning(config, head)
+    params = random_params(objective)
+    name = huggingface.write(tmp_path, config, params, extra={**head.huggingface(), "pad_token_id": tokens.pad})
+    auto = transformers.AutoModelForMultipleChoice
+    model, info = auto.from_pretrained(tmp_path, attn_implementation="eager", output_loading_info=True)
+    assert type(model).__name__ == name and name.endswith("ForMultipleChoice") and not any(info.values()), info
+    if case == "ERNIE":  # the layers are BERT's
+        return
+    lengths, labels = generator.integers(1, 12, 20), generator.integers(0, 3, 5)
+    starts, bounds = np.concatenate([[0], np.cumsum(lengths)]), 4 * np.arange(6)
+    text = generator.choice(tokens.pieces, starts[-1])
+    documents = Documents("toy", text, starts, bounds, labels=np.float32(labels), label_count=1)
+    batch = ChoiceTexts(choices=3).examples(documents, 3 * LENGTH, 0, tokens).rows(np.arange(5), np.zeros(5, np.uint64))
+    shape = RowShape(3 * LENGTH, 0)
+    assert {name: value.shape[1:] for name, value in batch.items()} == {
+        name: spec.shape for name, spec in objective.features(shape).items()
+    }
+
+    def run(params, batch):
+        terms = objective.loss(params, {}, {}, batch, key=None, train=False).terms
+        return objective.outputs(params, batch, key=None, train=False), terms["label"] / objective.denominators(batch)["label"]
+
+    with jax.default_matmul_precision("highest"):
+        outputs, loss = jax.device_get(jax.jit(run)(params, batch))
+    names = {"input_ids": "input_tokens", "attention_mask": "segment_ids", "token_type_ids": "token_type_ids"}
+    accepted = inspect.signature(type(model).forward).parameters
+    inputs = {
+        name: torch.tensor(batch[f"encoder_{ours}"].reshape(5, 3, -1)).long() for name, ours in names.items() if name in accepted
+    }
+    with torch.no_grad():
+        theirs = model.eval()(**inputs, labels=torch.tensor(labels))
+    assert np.ptp(theirs.logits.numpy(), axis=1).min() > 10 * parity.LOGITS
+    np.testing.assert_allclose(outputs, theirs.logits.numpy(), atol=parity.LOGITS)
+    assert loss == pytest.approx(theirs.loss.item(), abs=parity.LOGITS)

@@ -26,7 +26,7 @@ def check_vocabulary_fits(data: TextData, tokens: TokenIds, folder: str | Path, 
     if not data.corruption.reads_text:
         return
     documents, labels = max(2, data.rows.least_documents), data.corruption.labels
-    sentences = 2 if labels else -(-2 * data.corruption.raw_length(length) // _SENTENCE)  # of each document
+    sentences = data.rows.texts if labels else -(-2 * data.corruption.raw_length(length) // _SENTENCE)  # of each document
     count = documents * sentences * _SENTENCE
     text = Documents(
         "artificial text",

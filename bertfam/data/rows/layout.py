@@ -48,6 +48,11 @@ class RowLayout(ABC):
         """Layout of the packed rows; the layout itself if it does not pack."""
         return self
 
+    @property
+    def texts(self) -> int:
+        """Largest number of texts of a labelled document."""
+        return 2
+
     def most_examples(self, length: int) -> int:
         """Return the largest number of examples in a row of `length` tokens."""
         return 1

@@ -11,10 +11,10 @@ import numpy as np
 from typing_extensions import override
 
 from bertfam.errors import UserError
-from bertfam.features import FeatureSpec, RowShape, label_features
+from bertfam.features import FeatureSpec, RowShape, choice_features, label_features
 from bertfam.layers.execution import Execution
 from bertfam.layers.heads.classification import Classifier
-from bertfam.models.mapping import CLASSIFIER, SPAN_CLASSIFIER, TOKEN_CLASSIFIER
+from bertfam.models.mapping import CHOICE_CLASSIFIER, CLASSIFIER, SPAN_CLASSIFIER, TOKEN_CLASSIFIER
 from bertfam.objectives.objective import Sum, binary_cross_entropy, cross_entropies, masked_cross_entropy
 from bertfam.plurals import plural
 
@@ -38,6 +38,11 @@ class Head(ABC):
     @property
     def labels(self) -> int:
         """Number of labels of a text (see `bertfam.data.rows.labelled.labelled_texts.Labels`)."""
+        return 1
+
+    @property
+    def choices(self) -> int:
+        """Number of texts in a row, each of which has one of the outputs; 1: a row is one text, which has all of them."""
         return 1
 
     @property
@@ -209,6 +214,39 @@ class Tagging(OneClassHead):
     def loss(self, outputs: jax.Array, labels: jax.Array, weights: jax.Array) -> tuple[jax.Array, dict[str, Sum]]:
         loss, accuracy = masked_cross_entropy(outputs, labels.astype(jnp.int32), weights)
         return loss, {"accuracy": accuracy}
+
+
+@dataclass(frozen=True)
+class MultipleChoice(OneClassHead):
+    """The right one of several choices, each a text of its own: the cross-entropy of the softmax over their outputs.
+
+    The classes are the names of the choices, in their order.
+    """
+
+    part: ClassVar[str] = CHOICE_CLASSIFIER
+
+    @property
+    @override
+    def choices(self) -> int:
+        return len(self.classes)
+
+    @override
+    def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
+        return choice_features(self.choices)
+
+    @override
+    def classifier(self, model: Any, execution: Execution) -> Classifier:
+        made: Classifier = model.choice_classifier(execution)
+        return made
+
+    @override
+    def loss(self, outputs: jax.Array, labels: jax.Array, weights: jax.Array) -> tuple[jax.Array, dict[str, Sum]]:
+        loss, accuracy = masked_cross_entropy(outputs, labels[:, 0].astype(jnp.int32), weights[:, 0])
+        return loss, {"accuracy": accuracy}
+
+    @override
+    def huggingface(self) -> Mapping[str, Any]:
+        return {}
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from bertfam.objectives.objective import Batch, LossOut, Objective, Predictions,
 from bertfam.plurals import plural
 
 _POOLER, _MIX = "pooler", "scalar_mix"
+_READ = ("encoder_input_tokens", "encoder_segment_ids", "encoder_token_type_ids", "sequence_start_positions")
 _EXECUTION = Execution()
 
 
@@ -94,9 +95,10 @@ class FineTuning(Objective):
     @override
     def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
         longest = self.model.max_length
-        if longest is not None and shape.length > longest:
+        if longest is not None and shape.length // self.head.choices > longest:
             limit = f"{type(self.model).__name__}.max_length {longest}"
-            raise UserError(f"Stage.length {shape.length} is more than {limit}; shorten the rows (--length)")
+            length = f"Stage.length {shape.length}" + (f" for {self.head.choices} choices" if self.head.choices > 1 else "")
+            raise UserError(f"{length} is more than {limit}; shorten the rows (--length)")
         return encoder_features(shape) | self.head.features(shape)
 
     @override
@@ -128,7 +130,10 @@ class FineTuning(Objective):
 
     def outputs(self, params: Tree, batch: Batch, *, key: jax.Array | None, train: bool) -> jax.Array:
         """Compute the outputs of the head for each row float32[batch, outputs], or each token float32[batch, length, outputs]."""
-        classifier = self._classifier
+        classifier, choices = self._classifier, self.head.choices
+        if choices > 1:
+            # [batch, choices * length] -> [batch * choices, length]
+            batch = {name: value.reshape(value.shape[0] * choices, -1) for name, value in batch.items() if name in _READ}
         keys = (None, None) if key is None else jax.random.split(key)
         encoder: Any = classifier.encoder or self.model.encoder(self.execution)
         reads_states = classifier.layer is not None or classifier.mix is not None
@@ -159,7 +164,8 @@ class FineTuning(Objective):
         outputs: Any = classifier.output.apply(
             {"params": params[self.part]}, pooled, train=train, rngs=self.execution.dropout_rngs(keys[1])
         )
-        return outputs
+        # [batch * choices, 1] -> [batch, choices]
+        return outputs.reshape(-1, choices) if choices > 1 else outputs
 
     @override
     def predictions(self, params: Tree, batch: Batch) -> Predictions:
@@ -174,7 +180,9 @@ class FineTuning(Objective):
     @override
     def flops(self, shape: RowShape) -> int:
         # A frozen encoder has no backward pass, which takes two thirds of the products.
-        return super().flops(shape) // (3 if self.freeze == "encoder" else 1)
+        choices = self.head.choices
+        flops = choices * super().flops(shape._replace(length=shape.length // choices))
+        return flops // (3 if self.freeze == "encoder" else 1)
 
 
 def mean_of_tokens(hidden: jax.Array, segment_ids: jax.Array) -> jax.Array:

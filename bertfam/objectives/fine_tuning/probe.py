@@ -7,7 +7,7 @@ from bertfam.errors import UserError
 from bertfam.layers.execution import Execution
 from bertfam.layers.heads.classification import Classifier, OutputLayer, Pooling
 from bertfam.layers.heads.scalar_mix import ScalarMix
-from bertfam.models.mapping import CLASSIFIER
+from bertfam.models.mapping import CHOICE_CLASSIFIER, CLASSIFIER
 from bertfam.objectives.fine_tuning.heads import Head
 
 PROBE = "probe"
@@ -34,8 +34,8 @@ class LinearProbe:
 
     def classifier(self, head: Head, execution: Execution) -> Classifier:
         """Return the layers from the hidden states to the outputs of a head."""
-        output = OutputLayer(head.outputs, dropout_rate=0.0, execution=execution)
-        pooling = self.pooling if head.part == CLASSIFIER else None
+        output = OutputLayer(head.outputs if head.choices == 1 else 1, dropout_rate=0.0, execution=execution)
+        pooling = self.pooling if head.part in (CLASSIFIER, CHOICE_CLASSIFIER) else None
         if self.layer == "mix":
             return Classifier(pooling, output, mix=ScalarMix())
         return Classifier(pooling, output, layer=self.layer)

@@ -155,6 +155,7 @@ def test_fingerprint_depends_on_every_setting_that_changes_the_documents(folder)
         "ragged": True,
         "validation_fraction": 0.5,
         "skip_empty": True,
+        "choices": ("more", "text"),
     }
     assert changes.keys() == {field.name for field in dataclasses.fields(corpus)}
     corpora = [corpus, *(dataclasses.replace(corpus, **{name: value}) for name, value in changes.items())]

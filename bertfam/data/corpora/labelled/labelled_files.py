@@ -3,17 +3,18 @@
 import math
 import os
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from typing_extensions import override
 
 from bertfam.data.corpora.file_corpus import FileCorpus
+from bertfam.data.corpora.formats import replace_invalid
 from bertfam.data.corpora.labelled.records import RecordFormat, field_of, read_records, text_of
 from bertfam.data.corpora.text_lines import check_encoding
 from bertfam.errors import UserError
-from bertfam.plurals import listed
+from bertfam.plurals import listed, plural
 
 LabelKind = Literal["class", "classes", "number"]
 UNKNOWN = "nan"  # the label of a text that has none
@@ -39,6 +40,8 @@ class LabelledFiles(FileCorpus):
       ragged: True if some lines of a tsv or csv file, as published, have fewer cells than the first line, which are left out, or
         more, whose further cells are ignored.
       skip_empty: True to leave out records without a text, which are refused otherwise.
+      choices: Columns of the choices of which one is right, or the one field with a list of them; `text_pair` then stands before
+        each choice.
     """
 
     train: tuple[str, ...]
@@ -54,6 +57,7 @@ class LabelledFiles(FileCorpus):
     ragged: bool = False
     validation_fraction: float = 0.1
     skip_empty: bool = False
+    choices: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.check_paths()
@@ -81,6 +85,8 @@ class LabelledFiles(FileCorpus):
             texts = [text_of(record, self.text, where, "--text")]
             if self.text_pair is not None:
                 texts.append(text_of(record, self.text_pair, where, "--text_pair"))
+            if self.choices:
+                texts = [texts[0], *(" ".join([*texts[1:], choice]) for choice in self._choice_texts(record, where))]
             label = None if self.label is None else field_of(record, self.label, where, "--label")
             if all(texts) or not self.skip_empty:
                 yield where, texts, label
@@ -97,7 +103,20 @@ class LabelledFiles(FileCorpus):
 
     def empty_column(self, texts: Sequence[str]) -> str | None:
         """Return the column of the first text of a record that is empty; None if there is none."""
-        return next((str(name) for name, text in zip((self.text, self.text_pair), texts, strict=False) if not text), None)
+        others = (self.text_pair,) if not self.choices else self.choices * (len(texts) if len(self.choices) == 1 else 1)
+        return next((str(name) for name, text in zip((self.text, *others), texts, strict=False) if not text), None)
+
+    def _choice_texts(self, record: Mapping[str, Any], where: str) -> list[str]:
+        """Return the choices of a record; raise UserError if it has not as many as there are classes, where these are known."""
+        if len(self.choices) > 1:
+            return [text_of(record, name, where, "--choices") for name in self.choices]
+        (name,) = self.choices
+        values = field_of(record, name, where, "--choices")
+        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+            raise UserError(f"{where}: the field {name!r} is no list of strings; name a column for each choice: --choices=a,b")
+        if self.classes and len(values) != len(self.classes):
+            raise UserError(f"{where}: {plural(len(values), 'choice')}, and others have {len(self.classes)}; drop the record")
+        return [replace_invalid(value).strip() for value in values]
 
     def numbers(self, label: Any, where: str) -> str:
         """Return the numbers that stand for a label in the last line of a document (see `Corpus.labels`).
@@ -124,6 +143,7 @@ class LabelledFiles(FileCorpus):
         settings: dict[str, Any] = {name: getattr(self, name) for name in names}
         settings |= {"kind": "labelled_files", "label_kind": self.kind, "classes": list(self.classes)}
         settings |= {name: True for name in ("ragged", "skip_empty") if getattr(self, name)}  # as without them otherwise
+        settings |= {"choices": list(self.choices)} if self.choices else {}
         return settings | {"encoding": check_encoding(self.encoding)} | self.file_settings()
 
 

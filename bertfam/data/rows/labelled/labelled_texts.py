@@ -34,7 +34,13 @@ class LabelledTexts(RowLayout):
                 "the vocabulary has no [CLS], from which a classifier of texts predicts: fine-tune a model whose vocabulary "
                 "has one"
             )
-        return LabelledExamples(documents, documents.labels, length, tokens, tokens.frame)
+        return self.make_examples(documents, documents.labels, length, tokens, tokens.frame)
+
+    def make_examples(
+        self, documents: Documents, labels: Values, length: int, tokens: TokenIds, frame: TextFrame
+    ) -> "LabelledExamples":
+        """Make the rows of labelled documents."""
+        return LabelledExamples(documents, labels, length, tokens, frame)
 
 
 class LabelledExamples:
