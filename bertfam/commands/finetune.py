@@ -170,9 +170,7 @@ def main(args: argparse.Namespace) -> int:
     if task := benchmark_flags.find_task(args, "train", "validation"):
         return _train_task(given, task.locate(args.data_dir))
     if args.train:
-        kinds = [
-            name for name in ("regression", "multi_label", "tagging", "questions", "choices", "target") if getattr(args, name)
-        ]
+        kinds = [name for name in (*_LABELS, "target") if getattr(args, name)]
         if len(kinds) > 1:
             raise UserError(f"--{kinds[0]} and --{kinds[1]} are two kinds of labels; give one of them")
         kind, gin_file = next((found for name, found in _BY_FLAG.items() if getattr(args, name)), ("texts", _TEXTS))
@@ -255,18 +253,7 @@ _WITHOUT_TEXT: dict[str, Any] = dict.fromkeys(
 ) | {"input": [], "language_input": [], "validation_input": []}
 _LABELS = ("regression", "multi_label", "tagging", "questions", "choices")
 _OF_TRAIN = (
-    *(
-        "validation",
-        "text",
-        "text_pair",
-        "label",
-        "regression",
-        "multi_label",
-        "tagging",
-        "questions",
-        "choices",
-        *target_flags.NAMES,
-    ),
+    *("validation", "text", "text_pair", "label", *_LABELS, *target_flags.NAMES),
     *("record_format", "no_header", "record_encoding", "skip_empty"),
     *("epochs", "learning_rate", "batch_size", "length", "freeze", "probe", "patience", "seeds"),
 )
