@@ -75,7 +75,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--skip_empty", action="store_true", help="leave out records with an empty text, which are refused otherwise"
     )
-    group = parser.add_argument_group("training")
+    _add_training(parser.add_argument_group("training"))
+    flags.add_config(parser)
+    flags.add_model_dir(parser)
+    init_flags.add(parser)
+    parser.add_argument(
+        "--profile_steps", metavar="FIRST-LAST", help="record a profile of these updates, as `bertfam pretrain` does"
+    )
+    flags.add_processes(parser)
+
+
+def _add_training(group: argparse._ArgumentGroup) -> None:
+    """Declare the flags of training."""
     group.add_argument("--epochs", type=float, metavar="N", help="times that each text is used (default: 3)")
     group.add_argument(
         "--learning_rate", type=float, metavar="RATE", help="highest learning rate (default: 2e-5; for targets 5e-5)"
@@ -113,13 +124,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N,N,...",
         help="train once with each seed, one after another, in MODEL_DIR/seed_N, and print mean, median and spread of the scores",
     )
-    flags.add_config(parser)
-    flags.add_model_dir(parser)
-    init_flags.add(parser)
-    parser.add_argument(
-        "--profile_steps", metavar="FIRST-LAST", help="record a profile of these updates, as `bertfam pretrain` does"
-    )
-    flags.add_processes(parser)
 
 
 def add_records(group: argparse._ArgumentGroup) -> None:
