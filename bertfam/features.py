@@ -61,6 +61,7 @@ _FEATURES: Mapping[str, _Feature] = {
     "encoder_segment_ids": _Feature("length"),  # number of the packed example, from 1; 0 = padding
     "encoder_positions": _Feature("length"),  # from 0 in each example; of packed rows only
     "encoder_token_type_ids": _Feature("length"),  # 0 in sentence A, 1 in sentence B, 2 at XLNet's [CLS]
+    "encoder_word_numbers": _Feature("length"),  # number of each token's word in the row; -1 at control tokens and padding
     "encoder_ranks": _Feature("length"),  # order of a permutation: a token sees those of its own rank and of lower ones
     "encoder_reversed": _Feature("examples"),  # 1 if the text of an example runs backwards
     "masked_positions": _Feature("predictions"),  # masked tokens ascending, then shuffled ones; 0 in unused slots
@@ -120,6 +121,11 @@ def span_features(shape: RowShape) -> dict[str, FeatureSpec]:
 def shuffled_features(shape: RowShape) -> dict[str, FeatureSpec]:
     """Return the feature that distinguishes the slots of shuffled tokens from those of masked ones."""
     return _specs(("shuffled_loss_weights",), shape)
+
+
+def word_features(shape: RowShape) -> dict[str, FeatureSpec]:
+    """Return the feature that says which tokens make a word."""
+    return _specs(("encoder_word_numbers",), shape)
 
 
 def start_features(shape: RowShape) -> dict[str, FeatureSpec]:

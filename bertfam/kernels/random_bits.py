@@ -26,10 +26,19 @@ def hash_bits(words: jax.Array, bit_width: int, shape: tuple[int, ...]) -> jax.A
     for axis in reversed(range(len(shape))):
         place += lax.broadcasted_iota(jnp.uint32, shape, axis) * jnp.uint32(stride % _WORD)
         stride *= shape[axis]
-    bits = _mixed(place ^ words[0]) + words[1]
+    bits = _placed(words[0], words[1], place)
     if math.prod(shape) > _WORD:  # values whose places are equal modulo 2^32 differ in their row
         bits += lax.broadcasted_iota(jnp.uint32, shape, 0) * jnp.uint32(0x9E3779B9)
     return (_mixed(bits) >> (32 - bit_width)).astype(jnp.dtype(f"uint{bit_width}"))
+
+
+def bits_at(words: jax.Array, places: jax.Array) -> jax.Array:
+    """Return random bits uint32[...] of places uint32[...], from the words uint32[..., 2] of a key for each; both broadcast."""
+    return _mixed(_placed(words[..., 0], words[..., 1], places))
+
+
+def _placed(first: jax.Array, second: jax.Array, place: jax.Array) -> jax.Array:
+    return _mixed(place ^ first) + second
 
 
 def _mixed(bits: jax.Array) -> jax.Array:

@@ -278,6 +278,7 @@ _GIVEN_BY = {
 } | {
     "shuffled_loss_weights": "BertMasking.shuffling to @ShuffledWindows()",
     "span_left_positions": "BertMasking.boundaries to True",
+    "encoder_word_numbers": "BertMasking.word_numbers to True",
     "encoder_ranks": "TextData.corruption to @PermutationNoise()",
 }
 # Input features of encoders and decoders, and the settings that give rows one of them, both, or masks.

@@ -27,12 +27,16 @@ FAMILIES = {
         "mlm_sbo", "BertConfig", "AdamW", "BertForMaskedLM", ["sbo_head"],
         {"sbo_loss", "sbo_accuracy", "sbo_unigram_loss", "sbo_most_frequent_accuracy"},
     ),
+    "retromae": (
+        "retromae", "BertConfig", "AdamW", "BertForMaskedLM", ["enhanced_decoder"], {"decoder_loss", "decoder_accuracy"},
+    ),
 }  # fmt: skip
 # Classes of each loss.
 LOSSES = {
     "albert": {"mlm_loss": 300, "sop_loss": 2},
     "structbert": {"mlm_loss": 300, "shuffled_loss": 300, "structure_loss": 3},
     "spanbert": {"mlm_loss": 300, "sbo_loss": 300},
+    "retromae": {"mlm_loss": 300, "decoder_loss": 300},
 }
 
 
@@ -85,7 +89,7 @@ LinearDecay.warmup_steps = 1
         of_tokens = found["loss"] - found["structure_loss"]
         assert min(found["mlm_loss"], found["shuffled_loss"]) <= of_tokens <= max(found["mlm_loss"], found["shuffled_loss"])
     else:
-        terms = found.keys() & {"mlm_loss", "sop_loss", "sbo_loss"}
+        terms = found.keys() & {"mlm_loss", "sop_loss", "sbo_loss", "decoder_loss"}
         assert len(terms) == 2 and found["loss"] == pytest.approx(sum(found[name] for name in terms))
     if family == "structbert":
         assert cli.main(["preview", f"--model_dir={model_dir}", "--json", f"--html={tmp_path / 'rows.html'}"]) == 0

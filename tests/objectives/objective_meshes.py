@@ -27,6 +27,7 @@ from bertfam.data.rows.sentence_pairs import SentencePairs  # noqa: E402
 from bertfam.data.text_data import TextData  # noqa: E402
 from bertfam.layers.execution import Execution  # noqa: E402
 from bertfam.models.albert import AlbertConfig  # noqa: E402
+from bertfam.models.bert import BertConfig  # noqa: E402
 from bertfam.models.electra import ElectraConfig  # noqa: E402
 from bertfam.models.gpt2 import Gpt2Config  # noqa: E402
 from bertfam.models.modernbert import ModernBertConfig  # noqa: E402
@@ -35,6 +36,7 @@ from bertfam.models.xlnet import XLNetConfig  # noqa: E402
 from bertfam.objectives.causal_lm import CausalLm  # noqa: E402
 from bertfam.objectives.electra import Electra  # noqa: E402
 from bertfam.objectives.permutation_lm import PermutationLm  # noqa: E402
+from bertfam.objectives.retromae import RetroMae  # noqa: E402
 from bertfam.objectives.sequence_to_sequence import SequenceToSequence  # noqa: E402
 from bertfam.objectives.spanbert import MlmSbo  # noqa: E402
 from bertfam.objectives.structbert import MlmStructure  # noqa: E402
@@ -89,6 +91,15 @@ CASES = {
     "electra": (
         Electra(ElectraConfig(**NARROW | ONE_LAYER, dropout_rate=0.0), execution=UNROLLED, generator_width=0.5),
         TEXT,
+        1,
+    ),
+    "retromae": (
+        RetroMae(
+            BertConfig(**SIZES | LONGEST | ONE_LAYER, feed_forward_size=32, dropout_rate=0.0, attention_dropout_rate=0.0),
+            execution=UNROLLED,
+            chunk=16,
+        ),
+        dataclasses.replace(TEXT, corruption=BertMasking(word_numbers=True)),
         1,
     ),
     "permutation": (

@@ -17,6 +17,7 @@ TERMS = {
     "decoder": {"lm_loss", "lm_accuracy"},
     "padded encoder_decoder": {"lm_loss", "lm_accuracy"},
     "electra": {"mlm_loss", "rtd_loss", "rtd_accuracy"},
+    "retromae": {"mlm_loss", "decoder_loss", "decoder_accuracy"},
     "permutation": {"plm_loss", "plm_accuracy"},
 }
 

@@ -17,6 +17,7 @@ from bertfam.corruption.masked_lm.selection import Choice, SingleTokens
 from bertfam.corruption.masked_lm.shuffled_windows import ShuffledWindows
 from bertfam.corruption.masked_lm.span_boundaries import boundary_features
 from bertfam.corruption.token_ids import TokenIds
+from bertfam.corruption.words import find_words
 from bertfam.features import FeatureSpec, RowShape
 
 RandomTokens = Literal["pieces", "vocabulary", "text"]
@@ -49,6 +50,7 @@ class BertMasking(TextCorruption):
         0.005, so 19 at 128 and 79 at 512).
       slot_share: If given, rows have slot_share * length slots, rounded down, in place of `max_predictions` (BigBird: 75 / 512).
       boundaries: True to add the features of the span boundary objective (SpanBERT).
+      word_numbers: True to add the number of each token's word, by which a decoder sees whole words (RetroMAE).
       shuffling: Shuffling of windows among the tokens that are not masked, to be predicted as well (StructBERT); None for none.
     """
 
@@ -64,6 +66,7 @@ class BertMasking(TextCorruption):
     slot_margin: float | None = None
     slot_share: float | None = None
     boundaries: bool = False
+    word_numbers: bool = False
     shuffling: ShuffledWindows | None = None
 
     def __post_init__(self) -> None:
@@ -103,6 +106,7 @@ class BertMasking(TextCorruption):
     def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
         specs = features.encoder_features(shape) | features.masked_features(shape)
         specs |= features.span_features(shape) if self.boundaries else {}
+        specs |= features.word_features(shape) if self.word_numbers else {}
         return specs | (features.shuffled_features(shape) if self.shuffling else {})
 
     @property
@@ -132,7 +136,9 @@ class BertMasking(TextCorruption):
         Returns:
           The rows without `maskable` and `units`, with corrupted `encoder_input_tokens`, and with `masked_positions`,
           `masked_target_tokens` and `masked_loss_weights` [n, predictions]. With `boundaries` they also have the features of
-          `boundary_features`; with `shuffling`, `shuffled_loss_weights` [n, predictions], 1 in the slots of shuffled tokens.
+          `boundary_features`; with `word_numbers`, `encoder_word_numbers` int32[n, length], the number of each token's word, -1
+          at control tokens and padding; with `shuffling`, `shuffled_loss_weights` [n, predictions], 1 in the slots of shuffled
+          tokens.
         """
         original = rows["encoder_input_tokens"]
         slots = self._masks(original.shape[1])
@@ -152,6 +158,9 @@ class BertMasking(TextCorruption):
         result = {name: value for name, value in rows.items() if name not in ("maskable", "units")}
         result["encoder_input_tokens"] = corrupted
         result |= masked_targets(original, chosen, tokens.pad)
+        if self.word_numbers:
+            is_word = (rows["encoder_segment_ids"] > 0) & ~tokens.control.take(original)
+            result["encoder_word_numbers"] = np.where(is_word, find_words(rows, tokens).number, -1).astype(np.int32)
         if self.shuffling:
             result |= self._shuffled(rows, result, row_keys, tokens)
         return result | (boundary_features(rows, chosen, tokens) if self.boundaries else {})
