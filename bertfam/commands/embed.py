@@ -52,6 +52,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_settings(group: argparse._ArgumentGroup) -> None:
     """Declare the flags about how an encoder embeds texts."""
+    add_pooling(group)
+    group.add_argument(
+        "--length",
+        type=int,
+        metavar="TOKENS",
+        help="where texts are cut (default: as the folder says, or the rows that the run was trained with)",
+    )
+
+
+def add_pooling(group: argparse._ArgumentGroup) -> None:
+    """Declare --pooling and --normalize."""
     group.add_argument(
         "--pooling",
         choices=POOLINGS,
@@ -59,12 +70,6 @@ def add_settings(group: argparse._ArgumentGroup) -> None:
         "1_Pooling/config.json says, or the objective of the run; else mean)",
     )
     group.add_argument("--normalize", action="store_true", help="scale vectors to length 1 (default: as the folder says)")
-    group.add_argument(
-        "--length",
-        type=int,
-        metavar="TOKENS",
-        help="where texts are cut (default: as the folder says, or the rows that the run was trained with)",
-    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -113,7 +118,7 @@ def open_embedder(args: argparse.Namespace, step: int | None) -> Embedder:
     from bertfam.embedding.embedder import open_embedder
 
     how = {"pooling": args.pooling, "normalize": args.normalize or None, "length": args.length}
-    return open_embedder(args.model_dir, step=step, network=args.network, average=args.average, **how)
+    return open_embedder(args.model_dir, step=step, network=getattr(args, "network", None), average=args.average, **how)
 
 
 def _embed(args: argparse.Namespace, embedder: Embedder, texts: Iterator[str], file: VectorFile) -> tuple[int, int]:

@@ -1,18 +1,19 @@
-"""`bertfam evaluate`: scores of models on held-out text, minimal pairs, a seqio task, or the tasks of a benchmark."""
+"""`bertfam evaluate`: scores of models on held-out text, minimal pairs, retrieval, a seqio task, or a benchmark."""
 
 from __future__ import annotations
 
 import argparse
 
 from bertfam.arguments import repeated
-from bertfam.commands import benchmark_flags, flags
+from bertfam.commands import benchmark_flags, embed, flags
 from bertfam.commands.finetune import parse_seeds
 from bertfam.errors import UserError
 
-SUMMARY = "measure models on held-out text, minimal pairs of sentences, a seqio task, or the tasks of a benchmark"
+SUMMARY = "measure models on held-out text, minimal pairs of sentences, retrieval, a seqio task, or the tasks of a benchmark"
 EXAMPLE = """
   bertfam evaluate --model_dir=runs/quickstart/model --baselines
   bertfam evaluate --model_dir=runs/quickstart/model --blimp=BLiMP.zip --limit=100
+  bertfam evaluate --model_dir=exported --retrieval=scifact
   bertfam evaluate --model_dir=runs/t5/model --task=my_translations --module_import=my_tasks --split=test
   bertfam evaluate --suite=glue --data_dir=GLUE --model_dir=runs/a --model_dir=runs/b --random_init --seeds=0,1,2 --output=report
 """
@@ -33,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--split",
         metavar="NAME",
-        help="which split of the token cache, validation or train, or any of the task's with --task (default: validation)",
+        help="which split of the token cache, validation or train, or any of the task's with --task (default: validation), or of "
+        "the judgements with --retrieval (default: test)",
     )
     parser.add_argument(
         "--cache_dir",
@@ -69,10 +71,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max_new_tokens", type=int, metavar="N", help="where an answer is cut (default: as many as the longest targets have)"
     )
     group.add_argument(
-        "--batch_size", type=int, metavar="N", help="examples at a time; of --suite: texts of an update (default: 32)"
+        "--batch_size", type=int, metavar="N", help="examples or texts at a time; of --suite: texts of an update (default: 32)"
     )
+    _add_retrieval(parser)
     _add_suite(parser)
     flags.add_json(parser)
+
+
+def _add_retrieval(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of retrieval."""
+    group = parser.add_argument_group(
+        "retrieval",
+        "Of an encoder: queries and documents are embedded as by `bertfam embed`, and each query's documents are ranked by\n"
+        "similarity: ndcg@10, mrr@10, recall@10 and recall@100. --model_dir may be a Hugging Face folder too.",
+    )
+    group.add_argument(
+        "--retrieval",
+        type=flags.path,
+        metavar="FOLDER",
+        help="folder of BEIR's form: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv",
+    )
+    group.add_argument("--similarity", choices=("cosine", "dot"), help="similarity of vectors (default: cosine)")
+    embed.add_pooling(group)
 
 
 def _add_suite(parser: argparse.ArgumentParser) -> None:
@@ -90,7 +110,9 @@ def _add_suite(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--seeds", type=parse_seeds, metavar="N,N,...", help="seeds of training (default: 0)")
     group.add_argument("--epochs", type=float, metavar="N", help="times that each text is used (default: 3)")
     group.add_argument("--learning_rate", type=float, metavar="RATE", help="highest learning rate (default: 2e-5)")
-    group.add_argument("--length", type=int, metavar="N", help="tokens of a row (default: 128; of questions 384)")
+    group.add_argument(
+        "--length", type=int, metavar="N", help="tokens of a row (default: 128; of questions 384), or of --retrieval's texts"
+    )
     group.add_argument(
         "--random_init", action="store_true", help="also train from new parameters in the network of the first --model_dir"
     )
@@ -112,6 +134,8 @@ def main(args: argparse.Namespace) -> int:
     split = args.split or _DEFAULT_SPLIT
     if args.blimp is not None:
         return evaluate_run.minimal_pairs(args)
+    if args.retrieval is not None:
+        return evaluate_run.retrieval(args)
     if args.task is not None:
         return evaluate_run.task(args, split)
     return evaluate_run.held_out_text(args, split)
@@ -123,6 +147,7 @@ _OWN = {
     "text": (("split", "cache_dir", "batches", "baselines"), "held-out text"),
     "blimp": ((), "--blimp, which names the sentences"),
     "task": (("split", "max_new_tokens", "batch_size"), "--task"),
+    "retrieval": (("split", "batch_size", "similarity", "pooling", "normalize", "length"), "--retrieval"),
     "suite": (
         (
             *("data_dir", "output", "tasks", "seeds", "epochs", "learning_rate", "batch_size", "length"),
@@ -138,7 +163,7 @@ _NAMES = {"gin_bindings": "gin.NAME"}
 
 def _check_flags(args: argparse.Namespace) -> None:
     """Raise UserError for flags that would change nothing, and for numbers below 1."""
-    kinds = [name for name in ("suite", "blimp", "task") if getattr(args, name) is not None]
+    kinds = [name for name in ("suite", "blimp", "task", "retrieval") if getattr(args, name) is not None]
     if len(kinds) > 1:
         raise UserError(f"--{kinds[0]} and --{kinds[1]} both say what to measure: give one of them")
     measured = kinds[0] if kinds else "text"
@@ -151,11 +176,11 @@ def _check_flags(args: argparse.Namespace) -> None:
                 raise UserError(f"--{_NAMES.get(flag, flag)} is of {words}: it does not go with {called}")
     if measured == "suite":
         _check_suite(args)
-    if measured == "text" and args.limit is not None:
+    if measured in ("text", "retrieval") and args.limit is not None:
         raise UserError("--limit is of minimal pairs and tasks: give --blimp=PATH or --task=NAME with it, or --batches=N")
     if measured == "text" and args.split not in (None, "validation", "train"):
         raise UserError(f"--split={args.split} is not one of the choices; one of validation, train")
-    for flag in ("batches", "limit", "max_new_tokens", "batch_size"):
+    for flag in ("batches", "limit", "max_new_tokens", "batch_size", "length"):
         if getattr(args, flag) is not None and getattr(args, flag) < 1:
             raise UserError(f"--{flag}={getattr(args, flag)} is less than 1")
 

@@ -12,15 +12,17 @@ import jax
 
 from bertfam import session
 from bertfam.api import LanguageModel, load_networks
-from bertfam.commands import flags
+from bertfam.commands import embed, flags
 from bertfam.data import vocabularies
 from bertfam.data.seqio_tasks.corpus import fill_registry
 from bertfam.data.text_data import HeldOut
 from bertfam.data.token_cache.cache import TokenCache
+from bertfam.embedding.embedder import DOCUMENT_PROMPTS, QUERY_PROMPTS
 from bertfam.errors import UserError, warn
 from bertfam.evaluation.baselines import baselines, training_counts
 from bertfam.evaluation.minimal_pairs import CHANCE, PairCounts, compare, read_pairs
 from bertfam.evaluation.perplexity import lacks_words, perplexities
+from bertfam.evaluation.retrieval import evaluate_retrieval, read_collection
 from bertfam.evaluation.sentence_scores import scorer
 from bertfam.interop.folders import is_huggingface
 from bertfam.planning.choices import choose_execution, with_choices
@@ -216,6 +218,33 @@ def minimal_pairs(args: argparse.Namespace) -> int:
     else:
         counts = f"{plural(total.pairs, 'pair')}, {plural(total.ties, 'tie')}"
         print(f"  {'all':<{width}} {total.accuracy:.4f}  of {counts}; chance is {CHANCE}")
+    return 0
+
+
+def retrieval(args: argparse.Namespace) -> int:
+    """Rank the documents of a collection for its queries and print the scores; return the exit status."""
+    split = args.split or "test"
+    collection = read_collection(Path(args.retrieval), split)
+    flags.import_modules(args)
+    step = find_step(args.model_dir, flags.step_of(args), average=args.average)
+    embedder, batch_size = embed.open_embedder(args, step), args.batch_size or 32
+    queries, documents = (embedder.prompted(embedder.prompt_name(*names)) for names in (QUERY_PROMPTS, DOCUMENT_PROMPTS))
+    similarity = args.similarity or "cosine"
+    scores = evaluate_retrieval(
+        collection,
+        lambda texts: queries.embed(texts, batch_size, progress="embedding queries").vectors,
+        lambda texts: documents.embed(texts, batch_size, progress="embedding documents").vectors,
+        similarity,
+    )
+    counts = {"queries": len(collection.queries), "documents": len(collection.corpus)}
+    if args.json:
+        print(json.dumps({"step": step, "split": split, "similarity": similarity, **counts, **scores}))
+        return 0
+    form = f"by {similarity} of {embedder.settings.description}"
+    print(f"{_at(step)}{args.model_dir} on the {split} split of {args.retrieval}, {form}")
+    print(f"{plural(counts['queries'], 'query', 'queries')}, {plural(counts['documents'], 'document')}")
+    for name, value in scores.items():
+        print(f"  {name:<24} {value:.4f}")
     return 0
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Self
 
 import jax
 import numpy as np
+from tqdm import tqdm
 
 from bertfam.corruption import keys
 from bertfam.corruption.token_ids import TextFrame
@@ -27,6 +28,8 @@ from bertfam.models.network import DESCRIPTIONS
 from bertfam.training.trained_networks import ENCODER, ENCODER_DECODER, read_network
 
 _READ = ("encoder_input_tokens", "encoder_segment_ids", "encoder_token_type_ids", "sequence_start_positions")
+# Names of the prompts of queries and documents, the first that a folder has, as in sentence-transformers (6.2).
+QUERY_PROMPTS, DOCUMENT_PROMPTS = ("query",), ("document", "passage", "corpus")
 _LONGEST = 512  # tokens of a text where neither the folder nor the model has a limit, as in T5
 
 
@@ -107,19 +110,33 @@ class Embedder:
             raise UserError(f"the model has no prompt {name!r}: {known}")
         return dataclasses.replace(self, prompt="" if name is None else prompts[name])
 
+    def prompt_name(self, *names: str) -> str | None:
+        """Return the first of the names that a prompt of the folder has, or else the name of its default prompt, if any."""
+        return next((name for name in names if name in self.settings.prompts), self.settings.default_prompt)
+
     @property
     def length(self) -> int:
         """Number of tokens, with the control tokens, beyond which texts are cut."""
         assert self.settings.length is not None
         return self.settings.length
 
-    def embed(self, texts: Sequence[str], batch_size: int = 32) -> Embeddings:
-        """Embed texts in float32, without dropout, in batches of texts of similar length."""
+    def embed(self, texts: Sequence[str], batch_size: int = 32, *, progress: str | None = None) -> Embeddings:
+        """Embed texts in float32, without dropout, in batches of texts of similar length.
+
+        Args:
+          texts: texts.
+          batch_size: texts at a time.
+          progress: description of a progress bar; None: there is none.
+
+        Raises:
+          UserError: embeddings are not finite.
+        """
         vectors, cut = np.zeros((len(texts), self.config.hidden_size), np.float32), 0
         frame = self.vocabulary.token_ids.frame
         assert frame is not None
         room = self.length - frame_size(frame, is_pair=False)
-        for begin in range(0, len(texts), WINDOW * batch_size):
+        begins = range(0, len(texts), WINDOW * batch_size)
+        for begin in tqdm(begins, progress, disable=None if progress else True, leave=False):
             window = [self.prompt + text for text in texts[begin : begin + WINDOW * batch_size]]
             if self.settings.lowercase:
                 window = [text.lower() for text in window]
@@ -131,6 +148,8 @@ class Embedder:
                 with jax.default_matmul_precision("highest"):
                     pooled = _pooled(self.params["encoder"], batch, self.config, self.settings.pooling, self.settings.normalize)
                 vectors[begin + indices] = np.asarray(pooled)[: len(indices)]
+        if not np.isfinite(vectors).all():
+            raise UserError("embeddings are not numbers (nan or infinite), so the model's weights are damaged or diverged")
         return Embeddings(vectors, cut)
 
     def _rows(self, block: Block, frame: TextFrame) -> dict[str, np.ndarray]:

@@ -31,6 +31,7 @@ REQUIRED_ARGUMENTS: dict[str, dict[str, Any]] = {
     "MlmSop": {"model": BertConfig()},
     "MlmSbo": {"model": BertConfig()},
     "MlmStructure": {"model": BertConfig()},
+    "RetroMae": {"model": BertConfig()},
     "Distillation": {"model": BertConfig()},
     "CausalLm": {"model": Gpt2Config()},
     "SequenceToSequence": {"model": T5Config()},
