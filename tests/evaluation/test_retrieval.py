@@ -58,7 +58,7 @@ def test_search_finds_the_most_similar():
     products = queries @ corpus.T
     norms = np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(corpus, axis=1)
     for similarity, expected in (("dot", products), ("cosine", products / norms)):
-        for row, (found, scores) in zip(expected, search(queries, corpus, 12, similarity), strict=True):
+        for row, (_, scores) in zip(expected, search(queries, corpus, 12, similarity), strict=True):
             best = np.argsort(-row, kind="stable")[:12]
             np.testing.assert_allclose(scores, row[best], rtol=1e-5, atol=1e-6)
     (found, _), *_ = search(queries, corpus, 99, "dot")
