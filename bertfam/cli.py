@@ -61,7 +61,8 @@ COMMANDS = {
     "predict": Command("predict", "predict labels, or generate target texts, with a fine-tuned model"),
     "embed": Command("embed", "embed texts by an encoder, as vectors"),
     "evaluate": Command(
-        "evaluate", "measure models on held-out text, minimal pairs of sentences, a seqio task, or the tasks of a benchmark"
+        "evaluate",
+        "measure models on held-out text, minimal pairs of sentences, retrieval, a seqio task, or the tasks of a benchmark",
     ),
     "fill": Command("fill", "fill the [MASK]s of a text"),
     "generate": Command("generate", "generate text from prompts"),
