@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bertfam.commands import embed, flags
 from bertfam.errors import UserError
@@ -29,7 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=flags.folder,
         required=True,
         metavar="DIR",
-        help="folder to create: config.json, safetensors, tokenizer files; with several networks one subfolder each",
+        help="folder to create: config.json, safetensors, tokenizer files, a model card (README.md); with several networks one "
+        "subfolder each",
     )
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16"), default="float32", help="dtype of the tensors (default: float32)"
@@ -59,7 +60,7 @@ def main(args: argparse.Namespace) -> int:
     check_unused(args.output)
     _check_flags(args)
 
-    from bertfam.interop import huggingface, sentence_transformers
+    from bertfam.interop import huggingface, model_card, sentence_transformers
     from bertfam.training.model_dir import open_model
 
     flags.import_modules(args)
@@ -87,6 +88,9 @@ def main(args: argparse.Namespace) -> int:
             )
             if settings:
                 sentence_transformers.write_settings(folder, settings, config.hidden_size)
+            facts = _facts(args, opened, config, params)
+            card = model_card.ModelCard(architecture, facts, settings and settings.description)
+            (folder / model_card.NAME).write_text(card.text(), encoding="utf-8")
             for part in sorted(all_params.keys() - params.keys()):
                 print(f"left out {part}: no class of transformers has it beside {', '.join(sorted(params))}")
             architectures.append(f"{name} {architecture}" if len(networks) > 1 else architecture)
@@ -102,6 +106,29 @@ def _check_flags(args: argparse.Namespace) -> None:
     for flag in ("pooling", "normalize", "length"):
         if getattr(args, flag) and not args.sentence_transformers:
             raise UserError(f"--{flag} is of embeddings: give --sentence_transformers with it, or leave it out")
+
+
+def _facts(args: argparse.Namespace, opened: TrainedModel, config: Any, params: Any) -> dict[str, str]:
+    """Return the facts about a network for its model card; a model that was imported and not trained has few."""
+    import jax
+
+    from bertfam import __version__
+    from bertfam.training.logs.training_facts import training_facts
+
+    objective, tokens = opened.run.objective, opened.vocabulary.size
+    count = sum(leaf.size for leaf in jax.tree.leaves(params))
+    facts = {
+        "architecture": f"{config.num_layers} layers, hidden size {config.hidden_size}, {count:,} parameters",
+        "vocabulary": f"{type(opened.vocabulary).__name__} of {tokens:,} tokens",
+        "texts": f"up to {config.max_length:,} tokens" if config.max_length else "of any length",
+    }
+    if opened.step:
+        terms = ", ".join(f"{value:g} {name}" for name, value in objective.coefficients.items())
+        facts["objective"] = f"{type(objective).__name__} ({terms})"
+        facts |= training_facts(args.model_dir, opened.step)
+    if args.average:
+        facts["parameters"] = "the moving average of those of training"
+    return facts | {"written by": f"bertfam {__version__}, jax {jax.__version__}"}
 
 
 def _settings(args: argparse.Namespace, opened: TrainedModel) -> EmbeddingSettings:

@@ -102,6 +102,8 @@ LinearDecay.warmup_steps = 1
     assert [line.split()[2].rstrip(":") for line in lines] == left_out and f": {architecture}, float32" in last
     read = huggingface.read(out)
     assert read.ignored == () and "mlm_head" in read.params
+    card = (out / "README.md").read_text()
+    assert f"# {architecture}\n" in card and "| training | 3 updates, " in card and "train.txt |" in card
     assert_exported(read.params, arrays(model_dir, 3), left_out)
     if family == "albert":  # the others have the encoder and the head of a BERT
         assert cli.main(["import", f"--input={out}", f"--output={tmp_path / 'imported'}"]) == 0

@@ -12,6 +12,7 @@ from safetensors.numpy import load_file
 from bertfam.cli import main
 from bertfam.data.vocabularies.wordpiece import SPECIAL_PIECES, WordPiece
 from bertfam.interop import huggingface
+from bertfam.interop.model_card import ModelCard
 from bertfam.models.albert import AlbertConfig
 from bertfam.models.bert import BERT, BertConfig
 from bertfam.models.ernie import ErnieConfig
@@ -147,3 +148,12 @@ def test_mistakes_are_reported_in_one_line_and_write_nothing(folder, tmp_path, c
     assert [line.startswith("bertfam: error: ") for line in lines] == [True] * 4
     assert "exists already" in lines[2] and f"vocab_size {VOCABULARY.size} and the tokenizer has 31" in lines[3]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["theirs", "tokenizer"]
+
+
+def test_a_card_escapes_markup():
+    facts = {"data|": "a*b_c <script>`x`\n| # y", "updates": "12,000"}
+    card = ModelCard("BertForMaskedLM", facts).text()
+    assert "| data\\| | a\\*b\\_c &lt;script&gt;\\`x\\` \\| \\# y |" in card.splitlines() and "| updates | 12,000 |" in card
+    assert card.startswith("---\nlibrary_name: transformers\npipeline_tag: fill-mask\n") and card.endswith("```\n")
+    embedding = ModelCard("BertModel", {}, "mean pooling").text()
+    assert "pipeline_tag: sentence-similarity" in embedding and "by mean pooling" in embedding

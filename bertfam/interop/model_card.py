@@ -1,0 +1,84 @@
+"""Model card: README.md of an exported model, with the metadata that the Hugging Face hub reads."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+NAME = "README.md"
+# By the end of a class's name: the hub's name of its task.
+_TASKS = {
+    "ForMaskedLM": "fill-mask",
+    "ForSequenceClassification": "text-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+    "ForCausalLM": "text-generation",
+    "LMHeadModel": "text-generation",
+}
+_MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|~$-])")
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """Model card of a model.
+
+    Attributes:
+      architecture: name of its class in transformers.
+      facts: rows of its table, any texts.
+      embeds: description of how SentenceTransformer embeds texts by it; None if it does not load the folder.
+    """
+
+    architecture: str
+    facts: Mapping[str, str]
+    embeds: str | None = None
+
+    def text(self) -> str:
+        """Return the text of the file; facts are escaped, so that none of them is markup."""
+        task = next((task for ending, task in _TASKS.items() if self.architecture.endswith(ending)), "feature-extraction")
+        if self.architecture.startswith("XLNet") and task == "text-generation":
+            task = "feature-extraction"  # it fills masks, by a query stream that no pipeline runs
+        library, task = ("sentence-transformers", "sentence-similarity") if self.embeds else ("transformers", task)
+        rows = "\n".join(f"| {escaped(name)} | {escaped(value)} |" for name, value in self.facts.items())
+        return f"""---
+library_name: {library}
+pipeline_tag: {task}
+tags:
+- bertfam
+---
+
+# {self.architecture}
+
+Trained with bertfam.
+
+| | |
+|---|---|
+{rows}
+
+## Use
+
+```python
+from transformers import {self.architecture}, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+model = {self.architecture}.from_pretrained("FOLDER")
+```
+{self._embedding()}"""
+
+    def _embedding(self) -> str:
+        if not self.embeds:
+            return ""
+        return f"""
+Embeddings of texts, by {self.embeds}:
+
+```python
+from sentence_transformers import SentenceTransformer
+
+SentenceTransformer("FOLDER").encode(["A text."])
+```
+"""
+
+
+def escaped(text: str) -> str:
+    """Return a text as Markdown that shows it on one line, whatever it has of Markdown or HTML."""
+    line = " ".join("".join(character if character.isprintable() else " " for character in text).split())
+    line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return _MARKUP.sub(r"\\\1", line)
