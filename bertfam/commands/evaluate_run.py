@@ -22,7 +22,7 @@ from bertfam.errors import UserError, warn
 from bertfam.evaluation.baselines import baselines, training_counts
 from bertfam.evaluation.minimal_pairs import CHANCE, PairCounts, compare, read_pairs
 from bertfam.evaluation.perplexity import lacks_words, perplexities
-from bertfam.evaluation.retrieval import evaluate_retrieval, read_collection
+from bertfam.evaluation.retrieval import Similarity, evaluate_retrieval, read_collection
 from bertfam.evaluation.sentence_scores import scorer
 from bertfam.interop.folders import is_huggingface
 from bertfam.planning.choices import choose_execution, with_choices
@@ -229,7 +229,7 @@ def retrieval(args: argparse.Namespace) -> int:
     step = find_step(args.model_dir, flags.step_of(args), average=args.average)
     embedder, batch_size = embed.open_embedder(args, step), args.batch_size or 32
     queries, documents = (embedder.prompted(embedder.prompt_name(*names)) for names in (QUERY_PROMPTS, DOCUMENT_PROMPTS))
-    similarity = args.similarity or "cosine"
+    similarity: Similarity = args.similarity or "cosine"
     scores = evaluate_retrieval(
         collection,
         lambda texts: queries.embed(texts, batch_size, progress="embedding queries").vectors,

@@ -89,7 +89,7 @@ def main(args: argparse.Namespace) -> int:
             if settings:
                 sentence_transformers.write_settings(folder, settings, config.hidden_size)
             facts = _facts(args, opened, config, params)
-            card = model_card.ModelCard(architecture, facts, settings and settings.description)
+            card = model_card.ModelCard(architecture, facts, settings.description if settings else None)
             (folder / model_card.NAME).write_text(card.text(), encoding="utf-8")
             for part in sorted(all_params.keys() - params.keys()):
                 print(f"left out {part}: no class of transformers has it beside {', '.join(sorted(params))}")
