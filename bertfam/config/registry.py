@@ -97,7 +97,7 @@ CONFIGURABLES = (
     "bertfam.objectives.fine_tuning.probe.LinearProbe",
     "bertfam.objectives.mlm.Mlm",
     "bertfam.objectives.permutation_lm.PermutationLm",
-    "bertfam.objectives.retromae.RetroMae",
+    "bertfam.objectives.retrieval.retromae.RetroMae",
     "bertfam.objectives.sequence_to_sequence.SequenceToSequence",
     "bertfam.objectives.spanbert.MlmSbo",
     "bertfam.objectives.structbert.MlmStructure",

@@ -36,7 +36,7 @@ from bertfam.models.xlnet import XLNetConfig  # noqa: E402
 from bertfam.objectives.causal_lm import CausalLm  # noqa: E402
 from bertfam.objectives.electra import Electra  # noqa: E402
 from bertfam.objectives.permutation_lm import PermutationLm  # noqa: E402
-from bertfam.objectives.retromae import RetroMae  # noqa: E402
+from bertfam.objectives.retrieval.retromae import RetroMae  # noqa: E402
 from bertfam.objectives.sequence_to_sequence import SequenceToSequence  # noqa: E402
 from bertfam.objectives.spanbert import MlmSbo  # noqa: E402
 from bertfam.objectives.structbert import MlmStructure  # noqa: E402

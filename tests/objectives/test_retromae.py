@@ -21,7 +21,7 @@ from bertfam.layers.sampling import keys_of_rows
 from bertfam.models.albert import AlbertConfig
 from bertfam.models.encoder import word_table
 from bertfam.objectives.mlm import Mlm
-from bertfam.objectives.retromae import RetroMae, SampledWords
+from bertfam.objectives.retrieval.retromae import RetroMae, SampledWords
 
 OBJECTIVE = RetroMae(tiny.objective().model, chunk=5)
 LENGTH = tiny.SHAPE.length
