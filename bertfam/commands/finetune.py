@@ -11,6 +11,8 @@ from bertfam.commands import benchmark_flags, flags, init_flags, pretrain, targe
 from bertfam.errors import UserError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from bertfam.config import Config, Defaults, Override
     from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
     from bertfam.data.corpora.labelled.question_files import QuestionFiles
@@ -89,7 +91,11 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
     """Declare the flags of training."""
     group.add_argument("--epochs", type=float, metavar="N", help="times that each text is used (default: 3)")
     group.add_argument(
-        "--learning_rate", type=float, metavar="RATE", help="highest learning rate (default: 2e-5; for targets 5e-5)"
+        "--learning_rate",
+        type=_rates,
+        metavar="RATE",
+        help="highest learning rate (default: 2e-5; for targets 5e-5); several, as 1e-5,2e-5, train a run each, in "
+        "MODEL_DIR/rate_RATE, and print their scores, the best first",
     )
     group.add_argument("--batch_size", type=int, metavar="N", help="texts of an update (default: 32)")
     group.add_argument(
@@ -183,7 +189,7 @@ def main(args: argparse.Namespace) -> int:
         if not args.init_from:
             raise UserError("--train starts from a pretrained model: name its folder with --init_from=DIR")
         given.gin_file = [gin_file, *args.gin_file]
-        return _train_seeds(given) if args.seeds else pretrain.train(given, LabelFlags(given))
+        return _train_all(given)
     if not args.gin_file and not (to_path(args.model_dir) / "config.gin").is_file():
         raise UserError(f"--model_dir={args.model_dir} has no run to resume: a new one needs --init_from=DIR and --train=FILE")
     for name in _OF_TRAIN:
@@ -201,7 +207,7 @@ def _train_task(args: argparse.Namespace, files: TaskFiles) -> int:
         raise UserError("--task_name starts from a pretrained model: name its folder with --init_from=DIR")
     base = {QuestionFiles: _QUESTIONS, TaggedFiles: _TAGGING}.get(type(files.corpus), _TEXTS)
     args.gin_file, args.train, args.benchmark = [base, *args.gin_file], list(files.corpus.train), files
-    return _train_seeds(args) if args.seeds else pretrain.train(args, LabelFlags(args))
+    return _train_all(args)
 
 
 def _freeze(word: str) -> str | int:
@@ -229,26 +235,52 @@ def parse_seeds(words: str) -> list[int]:
     return seeds
 
 
-def _train_seeds(args: argparse.Namespace) -> int:
-    """Train with each seed and print the scores; return the exit status, that of the first run that does not finish."""
-    from bertfam.config import Override
-    from bertfam.finetuning.seeds import last_scores, table
+def _rates(words: str) -> float | tuple[float, ...]:
+    """Parse --learning_rate: a rate, or several."""
+    try:
+        rates = tuple(float(word) for word in words.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError("write a number, or several with commas between, as 1e-5,2e-5") from None
+    if len(set(rates)) < len(rates):
+        raise argparse.ArgumentTypeError("rates must differ")
+    return rates if len(rates) > 1 else rates[0]
+
+
+def _train_all(args: argparse.Namespace) -> int:
+    """Train once, or with each rate and each seed; return the exit status, that of the first run that does not finish."""
+    from bertfam.finetuning.sweep import last_scores, metric_of, rates_table, table
     from bertfam.storage.paths import to_path
 
+    sweeps = isinstance(args.learning_rate, tuple)
+    if not args.seeds and not sweeps:
+        return pretrain.train(args, LabelFlags(args))
+    flag = "--seeds" if args.seeds else "--learning_rate of several rates"
     if any(getattr(args, name) is not None for name in ("coordinator", "num_processes", "process_index")):
-        raise UserError("--seeds trains one run after another in one process; leave the flags of several processes out")
-    folder, scores = to_path(args.model_dir), {}
+        raise UserError(f"{flag} trains one run after another in one process; leave the flags of several processes out")
+    folder, rates = to_path(args.model_dir), args.learning_rate if sweeps else (args.learning_rate,)
     if (folder / "config.gin").is_file():
-        raise UserError(f"{folder} holds a run already, and --seeds makes a folder of runs; name another --model_dir")
-    for seed in args.seeds:
-        print(f"seed {seed}", flush=True)
-        bindings = [*args.gin_bindings, Override(f"SEED = {seed}", f"--seeds={seed}")]
-        run = argparse.Namespace(**vars(args) | {"model_dir": str(folder / f"seed_{seed}"), "gin_bindings": bindings})
-        if status := pretrain.train(run, LabelFlags(run)):
-            return status
-        scores[seed] = last_scores(folder / f"seed_{seed}")
-    print(*table(scores), sep="\n")
+        raise UserError(f"{folder} holds a run already, and {flag} makes a folder of runs; name another --model_dir")
+    scores: dict[Any, dict[int, dict[str, float]]] = {rate: {} for rate in rates}
+    for rate in rates:
+        for seed in args.seeds or [None]:
+            path = folder / f"rate_{rate:g}" if sweeps else folder
+            path = path if seed is None else path / f"seed_{seed}"
+            print(f"training {path}", flush=True)
+            if status := _train_variant(args, path, rate, seed):
+                return status
+            scores[rate][seed or 0] = last_scores(path)
+    print(*(rates_table(scores, metric_of(path)) if sweeps else table(scores[rates[0]])), sep="\n")
     return 0
+
+
+def _train_variant(args: argparse.Namespace, path: Path, rate: float | None, seed: int | None) -> int:
+    """Train in a folder with a learning rate and a seed, None for those of the flags; return the exit status."""
+    from bertfam.config import Override
+
+    bindings = [] if seed is None else [Override(f"SEED = {seed}", f"--seeds={seed}")]
+    changed = {"model_dir": str(path), "learning_rate": rate, "gin_bindings": [*args.gin_bindings, *bindings]}
+    run = argparse.Namespace(**vars(args) | changed)
+    return pretrain.train(run, LabelFlags(run))
 
 
 # The flags of running text, which `bertfam.commands.flags` reads.

@@ -17,7 +17,7 @@ from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
 from bertfam.data.corpora.labelled.tagged_files import TaggedFiles
 from bertfam.data.token_cache.cache import TokenCache
 from bertfam.errors import UserError
-from bertfam.finetuning import seeds
+from bertfam.finetuning import sweep
 from bertfam.finetuning.answers import find_answers
 from bertfam.finetuning.class_counts import class_counts
 from bertfam.finetuning.predictor import open_predictor
@@ -538,13 +538,35 @@ def test_mistakes_in_questions(random_model, tmp_path, capsys, flags, named):
     assert not (tmp_path / "model").exists()
 
 
+def test_rates_are_listed_from_the_best_down():
+    scores = {1e-5: {0: {"accuracy": 0.5, "label_loss": 1.0}, 1: {"accuracy": 0.7, "label_loss": 2.0}}}
+    scores |= {3e-4: {0: {"accuracy": 0.9, "label_loss": 4.0}, 1: {"accuracy": 0.9, "label_loss": 5.0}}}
+    by_accuracy, by_loss = (sweep.rates_table(scores, name) for name in ("accuracy", "label_loss"))
+    assert [line.split()[0] for line in by_accuracy] == ["learning_rate", "0.0003", "1e-05"]
+    assert [line.split()[0] for line in by_loss] == ["learning_rate", "1e-05", "0.0003"]
+    assert [float(value) for value in by_loss[1].split()[1:]] == [0.6, 0.6, 0.1414, 1.5, 1.5, 0.7071]
+    alone = sweep.rates_table({rate: {0: seeds[0]} for rate, seeds in scores.items()}, "loss")
+    assert alone[0].split() == ["learning_rate", "accuracy", "label_loss"] and alone[1].split() == ["0.0003", "0.9000", "4.0000"]
+
+
+def test_several_rates_are_trained_and_listed(classifier, untrained, tmp_path, capsys):
+    words = ["finetune", f"--init_from={untrained}", f"--train={classifier.train}", f"--validation={classifier.held_out}"]
+    words += ["--text_pair=second", "--epochs=0.5", "--batch_size=16", "--length=32", "--learning_rate=1e-30,1e-3"]
+    assert cli.main([*words, f"--model_dir={tmp_path / 'runs'}"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()[-3:]]
+    losses = {rate: sweep.last_scores(tmp_path / f"runs/rate_{rate}")["label_loss"] for rate in ("0.001", "1e-30")}
+    assert [line[0] for line in lines] == ["learning_rate", *sorted(losses, key=losses.get)]
+    assert [float(line[-1]) for line in lines[1:]] == pytest.approx(sorted(losses.values()), abs=1e-4)
+    assert cli.main([*words[:-1], "--learning_rate=1e-5,x", f"--model_dir={tmp_path / 'x'}"]) == 2
+
+
 def test_several_seeds_are_summarised(classifier, untrained, tmp_path, capsys):
     words = ["finetune", f"--init_from={untrained}", f"--train={classifier.train}", f"--validation={classifier.held_out}"]
     words += ["--text_pair=second", "--epochs=0.5", "--batch_size=16", "--length=32", "--learning_rate=1e-3", "--seeds=3,5"]
     assert cli.main([*words, f"--model_dir={tmp_path / 'runs'}"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()[-8:]]
     rows = {name: dict(zip(lines[0][1:], map(float, values), strict=True)) for name, *values in lines[1:]}
-    losses = [seeds.last_scores(tmp_path / f"runs/seed_{seed}")["label_loss"] for seed in (3, 5)]
+    losses = [sweep.last_scores(tmp_path / f"runs/seed_{seed}")["label_loss"] for seed in (3, 5)]
     assert losses[0] != losses[1]
     assert [rows["3"]["label_loss"], rows["5"]["label_loss"]] == pytest.approx(losses, abs=1e-4)
     expected = {"mean": np.mean(losses), "median": np.median(losses), "deviation": np.std(losses, ddof=1)}

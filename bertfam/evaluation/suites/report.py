@@ -11,7 +11,7 @@ import jax
 from bertfam.evaluation.suites.comparison import compare_outcomes
 from bertfam.evaluation.suites.suite import SuiteRuns, SuiteTask
 from bertfam.evaluation.suites.tables import ABOUT_TESTS, comparison_rows, median_rows, rows, setting_rows
-from bertfam.finetuning.seeds import summary
+from bertfam.finetuning.sweep import summary
 from bertfam.version import __version__
 
 _LIBRARIES = ("jax", "flax", "optax", "numpy", "scikit-learn", "scipy", "seqeval", "tokenizers")
