@@ -32,6 +32,7 @@ from bertfam.models.encoder import EncoderConfig, MaskedLmConfig, hidden_to_pred
 from bertfam.models.language_model import LanguageModelConfig, encode, logits, word_embeddings
 from bertfam.objectives.fine_tuning.heads import SpanExtraction
 from bertfam.plurals import plural
+from bertfam.sharding import libtpu
 from bertfam.storage.paths import to_path
 from bertfam.suggest import did_you_mean
 from bertfam.training.trained_networks import Network, read_network, read_networks
@@ -523,6 +524,7 @@ def load(path: str | Path, *, step: int | None = None, network: str | None = Non
     Raises:
       UserError: the folder is neither of the two, is incomplete, or has no such network; or an argument has another type.
     """
+    libtpu.quieten()
     _check_folder(path, step)
     if network is not None:
         check_text(network, "network")
@@ -540,6 +542,7 @@ def load_networks(path: str | Path, *, step: int | None = None, average: bool = 
 
     With `average`, the parameters are their moving average in a MODEL_DIR.
     """
+    libtpu.quieten()
     _check_folder(path, step)
     if not isinstance(average, bool):
         raise UserError(f"average must be True or False, not {describe(average)}")

@@ -48,6 +48,8 @@ _IN_ONE_PROCESS = (  # the others, except replay, which several processes may ru
 )
 _STARTERS = ("accelerate", "deepspeed", "mpiexec", "mpirun", "sbatch", "srun", "torchrun")
 _DASH = "[-\u2010-\u2015\u2212]"  # also those that web pages and word processors write in place of -
+# A flag with PROTOCOL://NAME:PASSWORD@..., which bertfam refuses; a port has none but digits.
+_PASSWORD = re.compile(r"(--[\w.-]+=\w+://)[^/@:]*:(?!\d*(?:/|$)).*@")
 _FLAG = re.compile(rf"(?P<dashes>{_DASH}{{1,2}})(?P<name>[A-Za-z](?:\w|{_DASH})*)(?==|\Z)")  # not of gin: --gin.NAME
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # accepted by Google Cloud, Kubernetes and XPK
 
@@ -168,6 +170,8 @@ def check_command(parser: argparse.ArgumentParser, command: Sequence[str], alone
     flags = [(match["dashes"], match["name"]) for text in words if (match := _FLAG.match(text))]
     if ("--", "help") in flags or ("-", "h") in flags:
         return
+    if secret := next((match for text in words if (match := _PASSWORD.match(text))), None):
+        parser.error(f"{secret[1]}***@: an address with a password would stand in the files and logs of a job: leave it out")
     if name in _IN_ONE_PROCESS and alone is not None:
         parser.error(f"bertfam {name} runs in one process: {alone}")
     if name not in _TRAININGS:

@@ -83,6 +83,10 @@ SIZES = "v6e-1, v6e-4, v6e-8, v6e-16, v6e-32, v6e-64, v6e-128, v6e-256"
             "resumes",
         ),
         (
+            ["slurm.py", "bert", "--nodes=1", "--dry_run", "--", *TRAIN, "--model_dir=gs://me:SECRET/x@bucket/m"],
+            "--model_dir=gs://***@: an address with a password would stand in the files and logs of a job: leave it out",
+        ),
+        (
             ["local.py", "--processes=2", "--", "distill", "--model_dir=m"],
             "distill is a command of bertfam: write -- bertfam distill",
         ),
