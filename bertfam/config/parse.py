@@ -267,7 +267,7 @@ def _explained_word(word: str, source: str) -> str:
         return f"{word} is not a value; write {quoted} for a text"
     if not re.fullmatch(r"\w+", word):
         return f"{word} is not a value; write a text in plain quotes, without a letter before them"
-    if (paths.packaged_folder() / "models" / f"{word}.gin").is_file():
+    if os.path.isfile(paths.packaged_folder() / "models" / f"{word}.gin"):  # not Path.is_file, which fails for long words
         return f"{word} is not a value; a model is chosen by its file, --gin_file=models/{word}.gin"
     fix = {"true": "True", "false": "False", "none": "None"}.get(word.lower())
     name = (nearest(word, registry.names()) or [word])[0]

@@ -66,6 +66,10 @@ def test_none_in_place_of_the_0_that_disables(binding):
         config.load(files, [binding])
 
 
+def test_a_word_that_is_longer_than_any_name_of_a_file(write):
+    assert error_message([write("a.gin", f"ToyModel.size = {'n' * 5000}\n")]).startswith("a.gin:1: nnn")
+
+
 def test_value_that_an_include_after_it_overrides_is_named_in_a_warning(write, capsys):
     write("base.gin", GOOD)
     files = [write("own.gin", "STEPS = 9\nToyModel.size = 4\ninclude 'base.gin'\n"), write("good.gin", "include 'base.gin'\n")]
