@@ -69,6 +69,8 @@ setup(
         "beam": ["apache-beam"],
         # Scores of fine-tuned models: `bertfam predict --label=COLUMN`, `--target=COLUMN`.
         "finetune": ["sacrebleu", "scikit-learn", "seqeval"],
+        # The harness that scores causal LMs and encoder-decoders: bertfam.evaluation.lm_eval.
+        "lm_eval": ["lm-eval>=0.4.9"],
         "wandb": ["wandb"],
         "benchmarks": ["datasets>=5", "matplotlib", "psutil", 'torch==2.13.0; python_version < "3.12"', "transformers==5.24.0"],
         "test": [

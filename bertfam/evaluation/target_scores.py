@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,18 @@ from bertfam.models.language_model import LanguageModelConfig, encode, head_weig
 
 # Rows are padded to a multiple of this, so that few shapes are compiled.
 _MULTIPLE = 32
+
+
+class TargetScores(NamedTuple):
+    """Scores of targets.
+
+    Attributes:
+      log_likelihoods: float64[n], log p(targets | inputs) each.
+      greedy: bool[n], True where each token of the target is the likeliest.
+    """
+
+    log_likelihoods: np.ndarray
+    greedy: np.ndarray
 
 
 def log_likelihoods(
@@ -38,6 +50,13 @@ def log_likelihoods(
     Raises:
       UserError: where a text is longer than the model reads.
     """
+    return score_targets(model, inputs, targets, batch_size=batch_size).log_likelihoods
+
+
+def score_targets(
+    model: LanguageModel, inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], *, forced: int = 0, batch_size: int = 32
+) -> TargetScores:
+    """Score targets as `log_likelihoods` does, and compare them with the likeliest tokens; the first `forced` ones are given."""
     start = model.ends.start
     if start is None:
         raise UserError("the vocabulary has no start token for the decoder: choose another vocabulary")
@@ -46,7 +65,7 @@ def log_likelihoods(
     # One row: what precedes the targets, and all targets but the last; scored from the last place before the targets on.
     rows = [np.concatenate([text, target[:-1]]) for text, target in zip(before, written, strict=True)]
     _check(model, [*rows, *read])
-    found = np.zeros(len(rows))
+    found, greedy = np.zeros(len(rows)), np.zeros(len(rows), bool)
     # Rows of a batch are of similar length.
     order = sorted(range(len(rows)), key=lambda number: (_padded(len(rows[number])), len(read[number])))
     with jax.default_matmul_precision("highest"):
@@ -57,12 +76,11 @@ def log_likelihoods(
             for row, number in enumerate(some):
                 first, size = len(before[number]) - 1, len(written[number])
                 wanted[row, first : first + size] = written[number]
-                weights[row, first : first + size] = 1
+                weights[row, first + forced : first + size] = 1
             source = sources and _table([sources[number] for number in some], batch_size, model.config.max_length)
-            found[some] = np.asarray(
-                _scores(model.params, tokens, segments, wanted, weights, source, config=model.config), np.float64
-            )[: len(some)]
-    return found
+            sums, misses = _scores(model.params, tokens, segments, wanted, weights, source, config=model.config)
+            found[some], greedy[some] = np.asarray(sums, np.float64)[: len(some)], np.asarray(misses)[: len(some)] == 0
+    return TargetScores(found, greedy)
 
 
 @functools.partial(jax.jit, static_argnames="config")
@@ -75,8 +93,8 @@ def _scores(
     source: tuple[jax.Array, jax.Array] | None,
     *,
     config: LanguageModelConfig,
-) -> jax.Array:
-    """Score rows in the form of `_table`: float32[rows]."""
+) -> tuple[jax.Array, jax.Array]:
+    """Score rows in the form of `_table`: float32[rows], and int32[rows], the targets that are not the likeliest tokens."""
     execution, words, given = Execution(), word_embeddings(params), {}
     same: dict[str, Any] = {"positions": None, "train": False}
     if source is not None:
@@ -86,7 +104,8 @@ def _scores(
     hidden, _ = decoder.apply({"params": params["decoder"]}, words, tokens, segment_ids=segments, **same, **given)
     head = head_weights(config, params)
     found = token_scores(hidden * head.scale, head.kernel, head.bias, wanted, VocabularyLoss(config.require_vocab_size))
-    return jnp.sum(jnp.where(weights > 0, found.log_probabilities, 0), axis=1)
+    misses = jnp.sum((weights > 0) & (found.best != wanted), axis=1)
+    return jnp.sum(jnp.where(weights > 0, found.log_probabilities, 0), axis=1), misses
 
 
 def _padded(length: int) -> int:
