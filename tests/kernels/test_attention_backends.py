@@ -18,7 +18,7 @@ BATCH, LENGTH, HEADS, HEAD_DIM = 3, 24, 2, 8
 PADDED = np.array([[1] * 24, [1] * 10 + [0] * 14, [0] * 24], np.int32)  # the last row is nothing but padding
 PACKED = np.array([[1] * 9 + [2] * 15, [1] * 4 + [2] * 3 + [3] * 10 + [0] * 7, [0] * 24], np.int32)
 HERE = [name for name, backend in BACKENDS.items() if jax.default_backend() in backend.platforms]
-WINDOWS = [Window(3, 3), Window(5, 0), Window(1, 17), Window(4, 4, dilation=2)]
+PATTERNS = [FULL, CAUSAL, Window(3, 3), Window(5, 0), Window(1, 17), Window(4, 4, dilation=2)]
 
 
 def backends_for(*patterns, without=()):
@@ -90,19 +90,8 @@ def assert_equal_results(actual, expected, segment_ids, tolerance=1e-5):
     ("dtype", "packed", "with_bias"),  # every pair of two values
     [("float32", False, True), ("float32", True, False), ("bfloat16", False, False), ("bfloat16", True, True)],
 )
-@pytest.mark.parametrize(("name", "pattern"), backends_for(FULL, CAUSAL, without=("reference",)))
+@pytest.mark.parametrize(("name", "pattern"), backends_for(*PATTERNS, without=("reference",)))
 def test_outputs_and_gradients_match_the_reference(name, pattern, dtype, packed, with_bias):
-    assert_reference_matches(name, pattern, dtype, packed, with_bias)
-
-
-@pytest.mark.parametrize(("dtype", "packed", "with_bias"), [("float32", True, True), ("bfloat16", False, False)])
-@pytest.mark.parametrize(("name", "pattern"), backends_for(*WINDOWS, without=("reference",)))
-def test_outputs_and_gradients_of_windows_match_the_reference(name, pattern, dtype, packed, with_bias):
-    assert_reference_matches(name, pattern, dtype, packed, with_bias)
-
-
-def assert_reference_matches(name, pattern, dtype, packed, with_bias):
-    """Compare outputs and gradients of a backend with those of the reference."""
     arrays, segment_ids = inputs(dtype), PACKED if packed else PADDED
     bias, weights = random_arrays((1, HEADS, LENGTH, LENGTH), arrays[0].shape, seed=3)
     given = arrays, bias if with_bias else None, weights, segment_ids

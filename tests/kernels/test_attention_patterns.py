@@ -1,5 +1,6 @@
 """Attention patterns: masks, pairs and descriptions."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -45,18 +46,24 @@ def test_block_sparse_mask_and_pairs_are_those_counted_one_by_one():
     listed = np.random.default_rng(0).integers(0, blocks, (2, blocks - 2, 2))
     pattern = BlockSparse(block, random=2).within(length)
     places = np.arange(length)
-    options = (places[:, None], places[None], {"random_blocks": listed})
+
+    @jax.jit
+    def compute(blocks):
+        options = (places[:, None], places[None], {"random_blocks": blocks})
+        return pattern.repeats(*options), pattern.mask(*options)
+
     expected = np.zeros((2, length, length), int)
     for head, query, key in np.ndindex(*expected.shape):
         row, column = query // block, key // block
         expected[head, query, key] = abs(row - column) <= 1 or column in (0, blocks - 1) or row in (0, blocks - 1)
         if 0 < row < blocks - 1:
             expected[head, query, key] += list(listed[head, row - 1]).count(column)
-    np.testing.assert_array_equal(pattern.repeats(*options), expected)
-    np.testing.assert_array_equal(pattern.mask(*options), expected > 0)
+    repeats, mask = compute(listed)
+    np.testing.assert_array_equal(repeats, expected)
+    np.testing.assert_array_equal(mask, expected > 0)
     # Blocks that are not attended to anyway, and differ: the published lists.
     others = np.array([[b for b in range(1, blocks - 1) if abs(b - row) > 1][:2] for row in range(1, blocks - 1)])
-    mask = pattern.mask(places[:, None], places[None], {"random_blocks": others[None]})
+    _, mask = compute(others[None])
     assert pattern.pairs(length) == np.sum(mask)
 
 
