@@ -212,7 +212,7 @@ def _train_task(args: argparse.Namespace, files: TaskFiles) -> int:
 
 def _freeze(word: str) -> str | int:
     """Parse --freeze."""
-    if word != "encoder" and not (word.isdecimal() and int(word)):
+    if word != "encoder" and not word.isdecimal():
         raise argparse.ArgumentTypeError("write --freeze alone, or the number of lowest layers that are not trained")
     return word if word == "encoder" else int(word)
 
@@ -376,11 +376,13 @@ class LabelFlags:
             lines += [f"{name}.choices = {contents.choices}" for name in ("ChoiceTexts", "ChoiceLabels")]
         elif corpus.labels and not corpus.labels_words:
             lines.append(f"Labels.count = {corpus.labels}")
-        if self.args.freeze is not None:
-            lines.append(f"FineTuning.freeze = {self.args.freeze!r}")
-        if self.args.probe is not None:
-            lines += ["FineTuning.probe = @LinearProbe()", f"LinearProbe.layer = {self.args.probe!r}"]
-        return [Override(line, origin) for line in lines] + bindings_of(corpus, origin)
+        named = [Override(line, origin) for line in lines] + bindings_of(corpus, origin)
+        if args.freeze is not None:
+            named.append(Override(f"FineTuning.freeze = {args.freeze!r}", f"--freeze={args.freeze}"))
+        if args.probe is not None:
+            probe = ("FineTuning.probe = @LinearProbe()", f"LinearProbe.layer = {args.probe!r}")
+            named += [Override(line, f"--probe={args.probe}") for line in probe]
+        return named
 
     def _run_bindings(self, config: Config, contents: Survey) -> list[Override]:
         """Return the bindings of the length of the run and of the flags of training."""
