@@ -179,16 +179,16 @@ def test_padding_does_not_change_real_tokens(params):
 def test_packed_examples_are_isolated_bit_for_bit(params):
     """Windows end with an example, and positions start anew with each; kernels are halved, see above."""
     params = jax.tree.map(lambda leaf: leaf / 2, params)
-    inputs = small_bert.batch(CONFIG, lengths=(20,))
-    inputs["segment_ids"] = np.array([[1] * 8 + [2] * 8 + [0] * 4], np.int32)
-    inputs["positions"] = np.array([[*range(8), *range(8), 0, 0, 0, 0]], np.int32)
-    changed = inputs | {"tokens": np.where(inputs["segment_ids"] == 1, (inputs["tokens"] + 1) % 99, inputs["tokens"])}
+    # Row 0 has both examples, and rows 1 and 2 one of them each.
+    inputs = small_bert.batch(CONFIG, lengths=(16, 8, 8))
+    inputs["tokens"][1:, :8] = inputs["tokens"][0, :16].reshape(2, 8)
+    inputs["segment_ids"][0, 8:16] = 2
+    inputs["positions"] = np.arange(20, dtype=np.int32) % 8 * (inputs["segment_ids"] > 0)
+    changed = inputs | {"tokens": inputs["tokens"].copy()}
+    changed["tokens"][0, :8] = (inputs["tokens"][0, :8] + 1) % 99
     one, other = (small_bert.apply(params, which, CONFIG)[0] for which in (inputs, changed))
-    assert np.array_equal(one[:, 8:], other[:, 8:]) and not np.array_equal(one[:, :8], other[:, :8])
-    alone = {name: inputs[name][:, :16].reshape(2, 8) for name in ("tokens", "token_type_ids")}
-    alone["segment_ids"] = np.ones_like(alone["tokens"])
-    actual = small_bert.apply(params, alone, CONFIG)[0]
-    np.testing.assert_allclose(one[:, :16].reshape(actual.shape), actual, atol=1e-5)
+    assert np.array_equal(one[0, 8:], other[0, 8:]) and not np.array_equal(one[0, :8], other[0, :8])
+    np.testing.assert_allclose(one[0, :16].reshape(2, 8, -1), one[1:, :8], atol=1e-5)
 
 
 def test_row_of_padding_gives_no_nan():
