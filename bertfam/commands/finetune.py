@@ -316,6 +316,7 @@ class LabelFlags:
         Raises:
           UserError: a file cannot be read, or flags do not go together.
         """
+        from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
         from bertfam.finetuning.survey import survey
         from bertfam.session import OpenTeacher
 
@@ -325,6 +326,8 @@ class LabelFlags:
         bindings = [*self._text_bindings(contents), *self._run_bindings(config, contents)]
         if model is not None:
             bindings += target_flags.row_bindings(self.args, config, model)
+        elif isinstance(contents.corpus, LabelledFiles) and not self.args.choices:
+            bindings += target_flags.text_bindings(config, f"--init_from={self.args.init_from}")
         of_task = self.args.benchmark.warnings if self.args.benchmark else []
         return OpenTeacher(bindings, warnings=[*of_task, *contents.warnings])
 

@@ -90,6 +90,19 @@ def row_bindings(args: argparse.Namespace, config: Config, model: LanguageModelC
     return [Override(line, f"--target={args.target}") for line in lines]
 
 
+def text_bindings(config: Config, origin: str) -> list[Override]:
+    """Return the bindings of rows of labelled texts: a causal LM reads them without the frame that encoders have."""
+    from bertfam.config import Override
+    from bertfam.config.objects import described_object
+
+    described = described_object(config, ("Run", "objective", "model"))
+    model = described and described[0](**described[1])
+    if model is None or model.kind != "decoder":
+        return []
+    lines = ("framed = False", f"start = {model.start!r}")
+    return [Override(f"LabelledTexts.{line}", origin) for line in lines]
+
+
 _TARGET_LENGTH = 128
 
 

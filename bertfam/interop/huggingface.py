@@ -215,9 +215,11 @@ def _read_entries(family: Family, config: Any, classes: Collection[str]) -> tupl
     """Return the entries of the parts that are read from a model of the given classes of transformers.
 
     A classifier is not read, and of its model only the other parts of the class: tensors of a classifier may have the names of
-    another head's, as ModernBERT's have.
+    another head's, as ModernBERT's have. The head of a language model is read, too, as its tensors are those of the word table or
+    of BART's bias, which may be absent.
     """
-    own = next((parts for parts, name in family.architectures.items() if parts & CLASSIFIERS and name in classes), None)
+    classifiers = [] if isinstance(family, LanguageModelFamily) else family.architectures.items()
+    own = next((parts for parts, name in classifiers if parts & CLASSIFIERS and name in classes), None)
     return tuple(
         entry for entry in family.entries(config) if entry.part not in CLASSIFIERS and (own is None or entry.part in own)
     )

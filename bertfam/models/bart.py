@@ -21,6 +21,7 @@ from bertfam.layers.dropout import Dropout
 from bertfam.layers.embeddings import Table, check_length, embed_positions, embed_words
 from bertfam.layers.execution import Execution
 from bertfam.layers.feed_forward import FeedForward
+from bertfam.layers.heads.classification import Classifier, DenseOutputLayer
 from bertfam.layers.heads.pretraining import LmHead
 from bertfam.layers.initializers import Initializer, normal
 from bertfam.layers.norm import LayerNorm
@@ -150,6 +151,11 @@ class BartConfig(EncoderDecoderSizes, Sizes):
             kernel_init=self.initializer,
             execution=execution,
         )
+
+    def classifier(self, outputs: int, execution: Execution = _EXECUTION) -> Classifier:
+        """Return the head that predicts labels of a text from the decoder's output at its last token, </s>."""
+        layer = DenseOutputLayer(outputs, dropout_rate=0.0, initializer_range=self.initializer_range, execution=execution)
+        return Classifier("last", layer)
 
 
 class Embeddings(nn.Module):
@@ -351,6 +357,8 @@ def entries(config: BartConfig) -> tuple[Entry, ...]:
         Entry("embeddings/table", "model.shared.weight", "matrix", vocabulary=True),
         *_stack("encoder", config.encoder_layers, {"attention": "self_attn"}),
         *_stack("decoder", config.num_layers, {"attention": "self_attn", "cross_attention": "encoder_attn"}),
+        *dense("classifier/dense", "classification_head.dense"),
+        *dense("classifier/output", "classification_head.out_proj"),
         Entry("lm_head/bias", "final_logits_bias", "row", vocabulary=True, optional=True),
         *([] if config.tie_embeddings else [untied]),
     )
@@ -380,7 +388,9 @@ BART = LanguageModelFamily(
     config=BartConfig,
     objective="objectives/bart.gin",
     prefix="model.",
-    architectures=language_model_architectures("BartForConditionalGeneration", ("encoder", "decoder")),
+    architectures=language_model_architectures(
+        "BartForConditionalGeneration", ("encoder", "decoder"), classifier="BartForSequenceClassification"
+    ),
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,
     entries=entries,

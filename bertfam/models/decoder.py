@@ -20,6 +20,7 @@ from bertfam.layers.embeddings import Table, check_length, embed_positions, embe
 from bertfam.layers.execution import Execution
 from bertfam.layers.feed_forward import FeedForward
 from bertfam.layers.heads import pretraining
+from bertfam.layers.heads.classification import Classifier, OutputLayer
 from bertfam.layers.initializers import Initializer, normal
 from bertfam.layers.norm import LayerNorm
 from bertfam.layers.stack import AXIS, Stack
@@ -190,6 +191,12 @@ class DecoderConfig(Sizes):
             kernel_init=self.table_initializer,
             execution=execution,
         )
+
+    def classifier(self, outputs: int, execution: Execution = _EXECUTION) -> Classifier:
+        """Return the head that predicts labels of a text from its last token."""
+        deviation = self.initializer_range or self.hidden_size**-0.5
+        layer = OutputLayer(outputs, dropout_rate=0.0, initializer_range=deviation, execution=execution, use_bias=False)
+        return Classifier("last", layer)
 
     def flops(self, length: int, targets: int) -> int:
         """Return the matrix-product FLOPs of one row of one training step.

@@ -69,7 +69,7 @@ GPT = LanguageModelFamily(
     config=GptConfig,
     objective="objectives/causal_lm.gin",
     prefix="transformer.",
-    architectures=language_model_architectures("OpenAIGPTLMHeadModel"),
+    architectures=language_model_architectures("OpenAIGPTLMHeadModel", classifier="OpenAIGPTForSequenceClassification"),
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,
     entries=entries,

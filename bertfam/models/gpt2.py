@@ -152,6 +152,7 @@ def stack_entries(words: str, positions: str, config: DecoderConfig) -> tuple[En
         *dense(f"{ours}feed_forward/intermediate", f"{theirs}mlp.c_fc", "conv1d"),
         *dense(f"{ours}feed_forward/output", f"{theirs}mlp.c_proj", "conv1d"),
         *norm(f"{ours}feed_forward_norm", f"{theirs}ln_2"),
+        Entry("classifier/output/kernel", "score.weight", "linear"),
         *([] if config.tie_embeddings else [untied]),
     )
 
@@ -169,7 +170,7 @@ GPT2 = LanguageModelFamily(
     config=Gpt2Config,
     objective="objectives/causal_lm.gin",
     prefix="transformer.",
-    architectures=language_model_architectures("GPT2LMHeadModel"),
+    architectures=language_model_architectures("GPT2LMHeadModel", classifier="GPT2ForSequenceClassification"),
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,
     entries=entries,

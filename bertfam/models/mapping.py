@@ -258,7 +258,9 @@ class LanguageModelFamily(Family):
         return init_language_model_parts(config, key, parts)
 
 
-def language_model_architectures(name: str, stacks: tuple[str, ...] = ("decoder",)) -> dict[frozenset[str], str]:
-    """Return the parts of a `LanguageModelFamily` with this class alone, with a tied and with an untied head."""
+def language_model_architectures(
+    name: str, stacks: tuple[str, ...] = ("decoder",), *, classifier: str | None = None
+) -> dict[frozenset[str], str]:
+    """Return the parts of a `LanguageModelFamily` with this class, with a tied and with an untied head, and its classifier."""
     body = frozenset({"embeddings", *stacks})
-    return {body: name, body | {"lm_head"}: name}
+    return {body: name, body | {"lm_head"}: name} | ({body | {CLASSIFIER}: classifier} if classifier else {})

@@ -165,6 +165,7 @@ def entries(config: OptConfig) -> tuple[Entry, ...]:
     )
     untied = Entry("lm_head/kernel", "lm_head.weight", "matrix", vocabulary=True)
     return (
+        Entry("classifier/output/kernel", "score.weight", "linear"),
         Entry("embeddings/table", f"{body}embed_tokens.weight", "matrix", vocabulary=True),
         Entry("decoder/embeddings/position/table", f"{body}embed_positions.weight", "matrix"),
         *(maps if config.table_width != config.hidden_size else ()),
@@ -184,7 +185,7 @@ OPT = LanguageModelFamily(
     config=OptConfig,
     objective="objectives/causal_lm.gin",
     prefix="model.",
-    architectures=language_model_architectures("OPTForCausalLM"),
+    architectures=language_model_architectures("OPTForCausalLM", classifier="OPTForSequenceClassification"),
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,
     entries=entries,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+from collections import namedtuple
 
 import jax
 import numpy as np
@@ -21,13 +22,17 @@ from bertfam.interop import huggingface
 from bertfam.interop.safetensors import open_tensors
 from bertfam.layers.heads.classification import OutputLayer
 from bertfam.models.albert import AlbertConfig
+from bertfam.models.bart import BartConfig
 from bertfam.models.bert import BertConfig
 from bertfam.models.bigbird import BigBirdConfig
 from bertfam.models.distilbert import DistilBertConfig
 from bertfam.models.electra import ElectraConfig
 from bertfam.models.ernie import ErnieConfig
+from bertfam.models.gpt import GptConfig
+from bertfam.models.gpt2 import Gpt2Config
 from bertfam.models.longformer import LongformerConfig
 from bertfam.models.modernbert import ModernBertConfig
+from bertfam.models.opt import OptConfig
 from bertfam.models.roberta import RobertaConfig
 from bertfam.models.t5 import T5Config
 from bertfam.models.xlnet import XLNetConfig
@@ -41,6 +46,7 @@ from bertfam.objectives.fine_tuning.heads import (
 )
 from bertfam.objectives.fine_tuning.objective import FineTuning
 
+Vocabulary = namedtuple("Vocabulary", "token_ids")
 LENGTH = 18
 SIZES = {"vocab_size": 101, "num_layers": 2, "hidden_size": 24, "num_heads": 4, "feed_forward_size": 20, "max_length": LENGTH}
 ONE = Classification(("bad", "fair", "good"))
@@ -68,6 +74,15 @@ CASES = {
     "XLNet": (XLNetConfig(**SIZES), "xlnet", NUMBER),
     "BigBird": (BigBirdConfig(**SIZES, attention="full"), "big_bird", ONE),
     "Longformer": (LongformerConfig(**SIZES, window=4), "roberta", ONE),
+    "GPT": (GptConfig(**SIZES | {"feed_forward_size": 96}), "gpt2", NUMBER),
+    "GPT-2": (Gpt2Config(**SIZES), "gpt2", ONE),
+    "OPT": (OptConfig(**SIZES, scale_residual_init=False), "gpt2", SEVERAL),
+    "OPT, narrow": (
+        OptConfig(**SIZES, embedding_size=16, block="post_norm", last_norm=False, scale_residual_init=False),
+        "gpt2",
+        ONE,
+    ),
+    "BART": (BartConfig(**SIZES, num_encoder_layers=1), "roberta", ONE),
     "BERT, tags": (BertConfig(**SIZES), "bert", TAGS),
     "ModernBERT, tags": (ModernBertConfig(**SIZES, window=6, head_activation="relu"), "bert", TAGS),
     "XLNet, tags": (XLNetConfig(**SIZES), "xlnet", TAGS),
@@ -77,6 +92,7 @@ CASES = {
 # Last layers of classifiers of texts, where they are not named "classifier".
 LAST_LAYERS = {one: "classifier.out_proj" for one in (RobertaConfig, ElectraConfig, BigBirdConfig, LongformerConfig)}
 LAST_LAYERS[XLNetConfig] = "logits_proj"
+LAST_LAYERS |= {GptConfig: "score", Gpt2Config: "score", OptConfig: "score", BartConfig: "classification_head.out_proj"}
 # Text tokens of single texts, of first and of second texts.
 TEXTS = ((40, 1, 6, 9), (7, 1, 20, 3), (2, 8, 20, 4))
 
@@ -102,7 +118,7 @@ def rows_of(layout, lengths, bounds, labels, tokens, **settings):
     return layout.examples(documents, LENGTH, 0, tokens).rows(np.arange(count), np.zeros(count, np.uint64))
 
 
-def batch_of(head, tokens):
+def batch_of(head, tokens, texts=LabelledTexts()):  # noqa: B008 - frozen
     """Return ragged rows of four single texts and four pairs, with labels, or of four sentences with tags."""
     generator = np.random.default_rng(1)
     if head is TAGS:
@@ -115,7 +131,7 @@ def batch_of(head, tokens):
         parts, count = lengths.shape
         labels = labels_of(head, count, generator)
         bounds = np.arange(count + 1) * parts
-        batches.append(rows_of(LabelledTexts(), lengths.T.reshape(-1), bounds, labels, tokens, label_count=head.labels))
+        batches.append(rows_of(texts, lengths.T.reshape(-1), bounds, labels, tokens, label_count=head.labels))
     return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
 
 
@@ -133,7 +149,8 @@ def exported(folder, objective, params, tokens):
     pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     config, head = objective.model, objective.head
-    name = huggingface.write(folder, config, params, extra={**head.huggingface(), "pad_token_id": tokens.pad})
+    special = {"pad_token_id": tokens.pad} if config.kind == "encoder" else huggingface.special_ids(config, Vocabulary(tokens))
+    name = huggingface.write(folder, config, params, extra={**head.huggingface(), **special})
     kind = "Token" if head is TAGS else "Sequence"
     assert name.endswith(f"For{kind}Classification")
     auto = getattr(transformers, f"AutoModelFor{kind}Classification")
@@ -146,14 +163,16 @@ def exported(folder, objective, params, tokens):
 
     imported = huggingface.read(folder)
     assert dataclasses.replace(imported.config, max_length=LENGTH) == config
-    assert imported.params.keys() == params.keys() - {head.part}
+    assert imported.params.keys() - {"lm_head"} == params.keys() - {head.part}
     # The body is read bit for bit, and all other tensors are ignored.
     family = huggingface.family_of(config)
     stored = {name: tensor.read() for name, tensor in open_tensors(folder).items()}
-    body = {family.prefix + name: value for name, value in huggingface.to_tensors(family, config, imported.params).items()}
+    prefix = "" if family.always_prefixed else family.prefix
+    body = {prefix + name: value for name, value in huggingface.to_tensors(family, config, imported.params).items()}
+    body.pop("final_logits_bias", None)  # of BART's generation class, which has zeros where it is absent
     assert all(np.array_equal(value, stored[name]) for name, value in body.items())
     last = "classifier" if head is TAGS else LAST_LAYERS.get(type(config), "classifier")
-    assert set(imported.ignored) == stored.keys() - body.keys() >= {f"{last}.bias"}
+    assert set(imported.ignored) == stored.keys() - body.keys() >= {f"{last}.weight"}
     return model.eval()
 
 
@@ -173,19 +192,29 @@ def torch_outputs(model, batch, layout, head):
         labels = np.take_along_axis(np.where(batch["label_weights"], labels, -100), places, axis=1).astype(np.int64)
     elif head is ONE:
         labels = labels[:, 0].astype(np.int64)
-    accepted = inspect.signature(type(model).forward).parameters
+    # To GPT, token types are further words.
+    accepted = inspect.signature(type(model).forward).parameters.keys() - ({"token_type_ids"} if layout == "gpt2" else set())
     tensors = {name: torch.tensor(value, dtype=torch.long) for name, value in inputs.items() if name in accepted}
-    with torch.no_grad():
-        outputs = model(**tensors, labels=torch.tensor(labels))
-    logits = outputs.logits.numpy()
-    return np.take_along_axis(logits, back[..., None], axis=1) if head is TAGS else logits, float(outputs.loss)
+    # BART's class requires as many </s> in all rows.
+    size = 1 if model.config.is_encoder_decoder else len(labels)
+    outputs, loss = [], 0.0
+    for begin in range(0, len(labels), size):
+        own = slice(begin, begin + size)
+        with torch.no_grad():
+            found = model(**{name: tensor[own] for name, tensor in tensors.items()}, labels=torch.tensor(labels[own]))
+        outputs.append(found.logits.numpy())
+        loss += float(found.loss) * size / len(labels)
+    logits = np.concatenate(outputs)
+    return np.take_along_axis(logits, back[..., None], axis=1) if head is TAGS else logits, loss
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_exported_classifier_matches_torch(tmp_path, case):
     config, layout, head = CASES[case]
     objective, tokens = FineTuning(config, head), token_ids(layout)
-    batch, params = batch_of(head, tokens), random_params(objective)
+    is_causal = config.kind == "decoder"
+    texts = LabelledTexts(framed=not is_causal, start=config.start if is_causal else None)
+    batch, params = batch_of(head, tokens, texts), random_params(objective)
     assert {name: value.shape[1:] for name, value in batch.items()} == {
         name: spec.shape for name, spec in objective.features(RowShape(LENGTH, 0)).items()
     }

@@ -16,7 +16,7 @@ from bertfam.layers.heads.scalar_mix import ScalarMix
 from bertfam.layers.initializers import truncated_normal
 from bertfam.layers.norm import LayerNorm
 
-Pooling = Literal["cls", "mean"]  # of a text
+Pooling = Literal["cls", "mean", "last"]  # of a text
 DenseActivation = Activation | Literal["tanh"]
 _ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {"tanh": jnp.tanh, **dict(ACTIVATIONS.items())}
 
@@ -27,6 +27,7 @@ class OutputLayer(nn.Module):
     Attributes:
       outputs: number of outputs.
       dropout_rate: dropout rate of the hidden states.
+      use_bias: True if the linear layer has a bias.
       initializer_range: standard deviation of the kernel's truncated normal initial values.
       execution: dtype of the product; outputs are float32.
     """
@@ -35,12 +36,13 @@ class OutputLayer(nn.Module):
     dropout_rate: float = 0.1
     initializer_range: float = 0.02
     execution: Execution = Execution()
+    use_bias: bool = True
 
     @nn.compact
     def __call__(self, hidden: jax.Array, *, train: bool) -> jax.Array:
         """Return the outputs float32[..., outputs] of hidden states [..., embed]."""
         hidden = Dropout(self.dropout_rate, name="dropout")(hidden, train=train)
-        return _linear(self, "output", self.outputs, ("embed", "classes"))(hidden).astype(jnp.float32)
+        return _linear(self, "output", self.outputs, ("embed", "classes"), self.use_bias)(hidden).astype(jnp.float32)
 
 
 class DenseOutputLayer(nn.Module):
@@ -89,7 +91,8 @@ class Classifier(NamedTuple):
     """Published head of a family that predicts labels of a text, or of each token.
 
     Attributes:
-      pooling: hidden state that it reads: that of [CLS], or the mean of all tokens'; None: each token's own.
+      pooling: hidden state that it reads: that of [CLS], the mean of all tokens', or that of the last token; None: each token's
+        own.
       output: the layers from there to the outputs.
       pooler: the pooler before them, whose parameters are the part "pooler"; None: there is none.
       encoder: the encoder that it belongs to, where that is not the one of pretraining; None: it is.

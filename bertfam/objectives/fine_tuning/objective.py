@@ -1,8 +1,8 @@
-"""Fine-tuning of an encoder: a head on top of it predicts labels of texts or of words (Devlin et al. 2019, section 4)."""
+"""Fine-tuning of a network: a head on top of it predicts labels of texts or of words (Devlin et al. 2019, section 4)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,8 @@ from bertfam.layers.execution import Execution
 from bertfam.layers.heads.classification import Classifier
 from bertfam.layers.initializers import named_key
 from bertfam.layers.lookup import gather_positions
-from bertfam.models.encoder import EncoderConfig, init_encoder
+from bertfam.models.network import NetworkConfig
+from bertfam.objectives.fine_tuning.bodies import BODIES, Body, last_positions
 from bertfam.objectives.fine_tuning.heads import Head
 from bertfam.objectives.fine_tuning.probe import PROBE, LinearProbe
 from bertfam.objectives.frozen import Frozen
@@ -24,19 +25,6 @@ from bertfam.plurals import plural
 
 _POOLER, _MIX = "pooler", "scalar_mix"
 _READ = ("encoder_input_tokens", "encoder_segment_ids", "encoder_token_type_ids", "sequence_start_positions")
-_EXECUTION = Execution()
-
-
-class ClassifierConfig(EncoderConfig, Protocol):
-    """A family's frozen config, which constructs an encoder and its published classifier."""
-
-    def classifier(self, outputs: int, execution: Execution = _EXECUTION) -> Classifier:
-        """Return the head that predicts labels of a text."""
-        ...
-
-    def token_classifier(self, outputs: int, execution: Execution = _EXECUTION) -> Classifier:
-        """Return the head that predicts a label of each token."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -44,18 +32,20 @@ class FineTuning(Objective):
     """L = mean over labels of the head's loss.
 
     `init` makes params {"encoder", "classifier"}, and "pooler" where the family's classifier has one; for words
-    {"encoder", "token_classifier"}.
+    {"encoder", "token_classifier"}. A causal LM has {"embeddings", "decoder"} in the place of the encoder, and an encoder-decoder
+    {"embeddings", "encoder", "decoder"}.
 
     Attributes:
-      model: the encoder.
+      model: the network; the config of its family constructs its heads by the methods `classifier`, of texts, `token_classifier`
+        and `span_classifier`.
       head: what is predicted.
       execution: how it is computed; never part of a checkpoint.
-      freeze: "encoder": the encoder is not trained, and computed without dropout (Devlin et al. 2019, section 5.3); a number: its
+      freeze: "encoder": the network is not trained, and computed without dropout (Devlin et al. 2019, section 5.3); a number: its
         embeddings and as many of its lowest layers are not trained; None: all is trained.
       probe: linear layer in the place of the family's head; None: the family's head.
     """
 
-    model: ClassifierConfig
+    model: NetworkConfig
     head: Head
     execution: Execution = Execution()
     freeze: Literal["encoder"] | int | None = None
@@ -68,7 +58,7 @@ class FineTuning(Objective):
         if not hasattr(type(self.model), method):
             raise UserError(
                 f"{type(self.model).__name__} has no {method}, so it cannot be fine-tuned here; name an encoder's, such as "
-                f"BertConfig (a family of your own needs the method `{method}`)"
+                f"BertConfig (a family of your own needs the method `{method}`), or generate texts with --target"
             )
 
         if self.freeze not in (None, "encoder") and not (isinstance(self.freeze, int) and self.freeze > 0):
@@ -76,6 +66,12 @@ class FineTuning(Objective):
         layers, layer = self.model.num_layers, self.probe.layer if self.probe else 0
         if layer != "mix" and not -layers - 1 <= layer <= layers:
             raise UserError(f"LinearProbe.layer is {layer}, and the encoder has {plural(layers, 'layer')}: give 0 to {layers}")
+        if self.freeze is not None:
+            self._body.frozen(None if self.freeze == "encoder" else self.freeze)
+
+    @property
+    def _body(self) -> Body:
+        return BODIES[self.model.kind]
 
     @property
     def part(self) -> str:
@@ -85,7 +81,20 @@ class FineTuning(Objective):
     @property
     @override
     def frozen(self) -> Frozen:
-        return Frozen() if self.freeze is None else Frozen({"encoder": None if self.freeze == "encoder" else self.freeze})
+        return Frozen() if self.freeze is None else self._body.frozen(None if self.freeze == "encoder" else self.freeze)
+
+    @property
+    @override
+    def networks(self) -> Mapping[str, Any]:
+        return {self.model.kind: self.model}
+
+    @override
+    def split(self, params: Tree) -> dict[str, Tree]:
+        return {self.model.kind: params}
+
+    @override
+    def joined(self, networks: Mapping[str, Tree]) -> Tree:
+        return networks[self.model.kind]
 
     @property
     @override
@@ -104,8 +113,8 @@ class FineTuning(Objective):
     @override
     def init(self, key: jax.Array, shape: RowShape) -> tuple[Tree, Tree, Tree]:
         classifier = self._classifier
-        params = {"encoder": init_encoder(self.model, named_key(key, "encoder"), shape.length)}
-        hidden = jnp.zeros((1, self.model.hidden_size), jnp.float32)
+        params = self._body.init(self.model, key, shape.length)
+        hidden = jnp.zeros((1, self._body.width(self.model)), jnp.float32)
         if classifier.pooler is not None:
             params[_POOLER] = classifier.pooler.init(named_key(key, _POOLER), hidden)["params"]
         if classifier.mix is not None:
@@ -135,15 +144,14 @@ class FineTuning(Objective):
             # [batch, choices * length] -> [batch * choices, length]
             batch = {name: value.reshape(value.shape[0] * choices, -1) for name, value in batch.items() if name in _READ}
         keys = (None, None) if key is None else jax.random.split(key)
-        encoder: Any = classifier.encoder or self.model.encoder(self.execution)
+        body = self._body
         reads_states = classifier.layer is not None or classifier.mix is not None
-        hidden, collected = encoder.apply(
-            {"params": params["encoder"]},
-            batch["encoder_input_tokens"],
-            segment_ids=batch["encoder_segment_ids"],
-            token_type_ids=batch["encoder_token_type_ids"],
+        hidden, collected = body.hidden(
+            classifier.encoder or body.networks(self.model, self.execution),
+            params,
+            batch,
             train=train and self.freeze != "encoder",
-            collect=frozenset({"hidden_states"} if reads_states else ()),
+            collect={"hidden_states"} if reads_states else (),
             rngs=self.execution.dropout_rngs(keys[0]),
         )
         if classifier.layer is not None:
@@ -156,6 +164,8 @@ class FineTuning(Objective):
             pooled = hidden
         elif classifier.pooling == "cls":
             pooled = gather_positions(hidden, batch["sequence_start_positions"])[:, 0]
+        elif classifier.pooling == "last":
+            pooled = gather_positions(hidden, last_positions(batch["encoder_segment_ids"])[:, None])[:, 0]
         else:
             pooled = mean_of_tokens(hidden, batch["encoder_segment_ids"])
         if classifier.pooler is not None:
@@ -181,7 +191,7 @@ class FineTuning(Objective):
     def flops(self, shape: RowShape) -> int:
         # A frozen encoder has no backward pass, which takes two thirds of the products.
         choices = self.head.choices
-        flops = choices * super().flops(shape._replace(length=shape.length // choices))
+        flops = choices * self._body.flops(self.model, shape.length // choices)
         return flops // (3 if self.freeze == "encoder" else 1)
 
 

@@ -7,11 +7,12 @@ import numpy as np
 from typing_extensions import override
 
 from bertfam.corruption.corruption import FRAMED, RowForm, TextCorruption
-from bertfam.corruption.token_ids import TextFrame, TokenIds
+from bertfam.corruption.decoder_rows import start_id
+from bertfam.corruption.token_ids import ControlToken, TextFrame, TokenIds
 from bertfam.data.rows.layout import RowLayout
 from bertfam.data.token_cache.documents import Documents, Values
 from bertfam.errors import UserError
-from bertfam.features import FeatureSpec, RowShape, encoder_features, label_features
+from bertfam.features import FeatureSpec, RowShape, Start, encoder_features, label_features
 
 
 @dataclass(frozen=True)
@@ -20,15 +21,25 @@ class LabelledTexts(RowLayout):
 
     A row that is too long loses tokens at the end of the longer text first, as with the truncation "longest_first" of
     Hugging Face's tokenizers.
+
+    Attributes:
+      framed: False for texts as a causal LM reads them, without control tokens around and between them.
+      start: Token that every text without frame begins with; None: there is none.
     """
 
     is_labelled: ClassVar[bool] = True
+
+    framed: bool = True
+    start: Start | None = None
 
     @override
     def examples(
         self, documents: Documents, length: int, seed: int, tokens: TokenIds, form: RowForm = FRAMED
     ) -> "LabelledExamples":
         assert documents.labels is not None
+        if not self.framed:
+            before = () if self.start is None else (ControlToken(start_id(self.start, tokens, "a text"), 0),)
+            return LabelledExamples(documents, documents.labels, length, tokens, TextFrame(before, (), (), (), 0))
         if tokens.frame is None or tokens.cls is None:
             raise UserError(
                 "the vocabulary has no [CLS], from which a classifier of texts predicts: fine-tune a model whose vocabulary "
