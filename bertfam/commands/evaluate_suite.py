@@ -55,7 +55,7 @@ def main(args: argparse.Namespace) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     runs = SuiteRuns(suite, models, args.seeds or [0], folder)
     print("\n".join(runs.plan()), flush=True)
-    print(f"the report, and a log of each run, are written to {folder}", flush=True)
+    print(f"the report is written to {folder}, and the result and log of each run to {folder / 'runs'}", flush=True)
     warn(note for task in suite.tasks for note in task.notes)
     if status := runs.run(partial(print, end="", flush=True), partial(_write, runs, folder)):
         return status
