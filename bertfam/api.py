@@ -88,8 +88,9 @@ class Model:
         Raises:
           UserError: `tokens` are not ids of the vocabulary in this shape, rows are longer than the model's table of positions, or
             have padding before tokens, which would move positions and [CLS]; or the other arguments are not whole numbers that
-            fit them.
+            fit them; or the model is a fine-tuned causal LM or encoder-decoder.
         """
+        self._check_is_encoder()
         tokens = _check_tokens(tokens, self.vocabulary)
         if segment_ids is None:
             segment_ids = tokens != self.vocabulary.token_ids.pad
@@ -109,6 +110,13 @@ class Model:
         # "float32" alone would mean TF32 on GPUs and bfloat16 passes on TPUs.
         with jax.default_matmul_precision("highest"):
             return self._forward(self.params, tokens, segment_ids, token_type_ids, masked_positions, _names(collect))
+
+    def _check_is_encoder(self) -> None:
+        if "decoder" in self.params:
+            raise UserError(
+                f"{type(self.config).__name__} is no encoder, and this model is fine-tuned on labels: use predict or "
+                "probabilities, or load the model that it started from"
+            )
 
     def embed(
         self,
@@ -140,6 +148,7 @@ class Model:
         Raises:
           UserError: an argument is of another type, or the model cannot embed texts so.
         """
+        self._check_is_encoder()
         if pooling is not None and pooling not in get_args(PoolingMode):
             raise UserError(f"pooling is {describe(pooling)}, and must be one of {', '.join(get_args(PoolingMode))}")
         for name, number in (("length", length), ("batch_size", batch_size)):

@@ -5,6 +5,7 @@ import json
 from types import SimpleNamespace
 
 import jax
+import numpy as np
 import pytest
 from flax import linen as nn
 from tokenizers.pre_tokenizers import ByteLevel
@@ -200,6 +201,8 @@ def test_a_causal_lm_predicts_labels_as_its_export_does(untrained, caches_in_pro
     texts = [text for text, _ in pairs()[:6]]
     model = bertfam.load(tmp_path / "model")
     assert model.predict(texts) == [label for _, label in pairs()[:6]]
+    with pytest.raises(UserError, match="Gpt2Config is no encoder"):
+        model.apply(np.zeros((1, 4), np.int32))
     assert cli.main(["export", f"--model_dir={tmp_path / 'model'}", f"--output={tmp_path / 'out'}"]) == 0
     pipeline = transformers.pipeline("text-classification", str(tmp_path / "out"), device="cpu", top_k=None)
     for theirs, shares in zip(pipeline(texts), model.probabilities(texts), strict=True):
