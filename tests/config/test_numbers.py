@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from bertfam.config import registry
+from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
 from bertfam.data.corpora.python_docs.corpus import PythonDocs
 from bertfam.errors import UserError
 from bertfam.models.bert import BertConfig
@@ -22,6 +23,7 @@ REQUIRED_ARGUMENTS: dict[str, dict[str, Any]] = {
     "TargetFiles": {"train": ("a.tsv",)},
     "QuestionFiles": {"train": ("a.json",)},
     "SeqioTask": {"name": "books"},
+    "FeatureProbe": {"corpus": LabelledFiles(("a.tsv",))},
     "Mixture": {"corpora": (PythonDocs(),), "names": ("docs",)},
     "Stage": {"steps": 8},
     "Ramp": {"steps": 8},

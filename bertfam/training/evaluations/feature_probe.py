@@ -1,5 +1,6 @@
 """Probe (Alain and Bengio 2016): a logistic regression on frozen features, fitted on labelled texts and scored on others."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -43,8 +44,8 @@ class FeatureProbe(Evaluation):
         if self.corpus.kind != "class" or self.corpus.label is None:
             raise UserError('FeatureProbe.corpus must have a class of each text: LabelledFiles.kind = "class", with a label')
         for field in ("every", "at_most", "regularization"):
-            if not getattr(self, field) > 0:
-                raise UserError(f"FeatureProbe.{field} is {getattr(self, field)}: it must be above 0")
+            if not 0 < getattr(self, field) < math.inf:
+                raise UserError(f"FeatureProbe.{field} is {getattr(self, field)}: it must be a finite number above 0")
 
     @override
     def read(self) -> dict[str, ProbeTexts]:
