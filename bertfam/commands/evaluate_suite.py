@@ -35,6 +35,7 @@ from bertfam.plurals import plural
 from bertfam.storage.files import check_writable, write_text
 from bertfam.storage.paths import to_path
 from bertfam.training.checkpoints import selection
+from bertfam.training.logs.metrics_file import check_extendable
 
 PAIRS = "blimp"
 TRAINING = ("epochs", "learning_rate", "batch_size", "length")  # flags that are those of `bertfam finetune`
@@ -117,7 +118,9 @@ class FineTuningSuite(Suite):
     @override
     def measure(self, task: SuiteTask, model: Model, seed: int, folder: TaskFolder) -> Result | int:
         model_dir = folder.path / f"seed_{seed}"
-        with open(folder.path / f"seed_{seed}.log", "a", encoding="utf-8") as log, redirect_stdout(log), redirect_stderr(log):
+        log_path = folder.path / f"seed_{seed}.log"
+        check_extendable(log_path)
+        with open(log_path, "a", encoding="utf-8") as log, redirect_stdout(log), redirect_stderr(log):
             try:
                 status = finetune.main(self._run(task, model, seed, model_dir, folder.path / "cache"))
             except UserError as error:

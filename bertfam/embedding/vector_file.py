@@ -57,10 +57,8 @@ class VectorFile:
 
     def finish(self) -> None:
         """Move the complete file to its place."""
-        self._file.close()
         # NumPy leaves room in the header for the number of rows to grow.
-        with open(self._file.partial, "rb+") as file:
-            file.write(_header(self._count, self._width))
+        self._file.replace_header(_header(self._count, self._width))
         self._file.finish(self._convert)
 
 

@@ -27,7 +27,7 @@ def replace_folder(fresh: Path, target: Path) -> None:
 def recover(target: Path) -> None:
     """Finish or undo a replacement whose process was killed. The caller holds the target's lock."""
     aside = _aside(target)
-    if not aside.is_dir():
+    if not is_interrupted(target):
         return
     if os.path.lexists(target):
         shutil.rmtree(aside)
@@ -37,7 +37,8 @@ def recover(target: Path) -> None:
 
 def is_interrupted(target: Path) -> bool:
     """Return whether a replacement was interrupted, or is still running."""
-    return os.path.isdir(_aside(target))  # False also where the folder above may not be read
+    aside = _aside(target)  # a link of this name is somebody else's
+    return os.path.isdir(aside) and not os.path.islink(aside)  # False also where the folder above may not be read
 
 
 def _aside(target: Path) -> Path:

@@ -7,7 +7,7 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -236,6 +236,18 @@ def write_bytes(path: Path, content: bytes) -> None:
         if isinstance(error, OSError):
             raise cannot_write(path, error, "") from error
         raise
+
+
+def has_links(folder: Path) -> bool:
+    """Return True if a local folder has a link anywhere in it."""
+    return any(path.is_symlink() for path in folder.rglob("*"))
+
+
+def clear_folder(folder: Path, *, keep: Collection[str] = ()) -> None:
+    """Delete everything in a local folder except the names to keep; of links only themselves."""
+    for path in folder.iterdir():
+        if path.name not in keep:
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def clear_partial(folder: Path) -> None:

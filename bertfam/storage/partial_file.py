@@ -1,15 +1,17 @@
 """Local file of records that is complete or absent; an interrupted command resumes it.
 
 Records are appended to .NAME.partial, beside .NAME.partial.json, which says what they were computed from. The complete file is
-moved to NAME.
+moved to NAME. Whoever can write into the folder can foresee these names, so links of these names are replaced, and not followed.
 """
 
 import json
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bertfam.errors import UserError
 from bertfam.storage.files import check_file, new_file, write_text
 
 
@@ -38,11 +40,19 @@ class PartialFile:
         self.partial = self._path.with_name(f".{self._path.name}.partial")
         self._record = self._path.with_name(f".{self._path.name}.partial.json")
         text = json.dumps(source, sort_keys=True)
-        if not (self._record.is_file() and self.partial.is_file() and self._record.read_text("utf-8") == text):
-            self.partial.write_bytes(header)
+        if _is_plain(self._record) and _is_plain(self.partial) and self._record.read_text("utf-8") == text:
+            self._file = open(self.partial, "r+b", opener=_open_unfollowed)
+        else:
+            for name in (self.partial, self._record):
+                if name.is_dir() and not name.is_symlink():
+                    raise UserError(f"{name} is a folder, where a file is written first; remove it, or name another file")
+                name.unlink(missing_ok=True)
+            self._file = open(self.partial, "x+b", opener=_open_unfollowed)
+            self._file.write(header)
+            self._file.flush()
             write_text(self._record, text)
         self.done = self._whole_records(len(header))
-        self._file = open(self.partial, "ab")
+        self._file.seek(0, os.SEEK_END)
 
     def append(self, records: bytes) -> None:
         """Append whole records."""
@@ -53,12 +63,24 @@ class PartialFile:
         """Close the file, which stays partial unless it is finished."""
         self._file.close()
 
+    def replace_header(self, header: bytes) -> None:
+        """Replace the content before the first record by another of the same size, after the last record."""
+        self._file.seek(0)
+        self._file.write(header)
+
     def finish(self, convert: Callable[[Path, Path], None] | None = None) -> None:
         """Move the complete file to its place.
 
         Args:
           convert: Writes the content of the file from that of the partial one: called with both paths. None: they are equal.
+
+        Raises:
+          UserError: If another file or a link has taken the place of the partial one.
         """
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        if not os.path.lexists(self.partial) or not os.path.samestat(os.fstat(self._file.fileno()), os.lstat(self.partial)):
+            raise UserError(f"{self.partial} was removed or replaced, by another command with the same output, say; run it again")
         self._file.close()
         if convert:
             with new_file(self._path) as converted:
@@ -66,21 +88,34 @@ class PartialFile:
                 _sync(converted)
             self.partial.unlink()
         else:
-            _sync(self.partial)
             os.replace(self.partial, self._path)
-        self._record.unlink()
+        self._record.unlink(missing_ok=True)
 
     def _whole_records(self, begin: int) -> int:
         """Count the records from byte `begin` on that are written completely, and remove the rest of one that is not."""
         if isinstance(self._end, int):
-            count = max(0, self.partial.stat().st_size - begin) // self._end
-            os.truncate(self.partial, begin + count * self._end)
+            count = max(0, os.fstat(self._file.fileno()).st_size - begin) // self._end
+            self._file.truncate(begin + count * self._end)
             return count
-        content = self.partial.read_bytes()
+        self._file.seek(0)
+        content = self._file.read()
         last = content.rfind(self._end, begin)
         whole = begin if last < 0 else last + len(self._end)
-        os.truncate(self.partial, whole)
+        self._file.truncate(whole)
         return content.count(self._end, begin, whole)
+
+
+def _is_plain(path: Path) -> bool:
+    """Return True for a regular file without a second name."""
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+
+
+def _open_unfollowed(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def _sync(path: Path) -> None:

@@ -57,8 +57,15 @@ def local(folder: Path) -> Path:
 
 
 def partial_folder(target: Path) -> Path:
-    """Return the folder of unfinished work on a target, which an interrupted command keeps."""
-    return target.with_name(f".{target.name}.partial")
+    """Return the folder of unfinished work on a target, which an interrupted command keeps.
+
+    Raises:
+      UserError: If it is a link: what was written and deleted in it would be that of another folder.
+    """
+    folder = target.with_name(f".{target.name}.partial")
+    if folder.is_symlink():
+        raise UserError(f"{folder} is a link, and unfinished work on {target.name} is written there: remove it, or name another")
+    return folder
 
 
 def make_folder(folder: Path) -> None:

@@ -1,6 +1,7 @@
 """Files and folders on disk, complete or absent."""
 
 import errno
+import json
 import os
 import shutil
 import socket
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from bertfam.errors import UserError
-from bertfam.storage import exchange, faults, files
+from bertfam.storage import exchange, faults, files, paths
+from bertfam.storage.partial_file import PartialFile
 
 
 def test_new_folder_appears_after_success_only(tmp_path):
@@ -176,3 +178,63 @@ def test_the_root_folder_has_no_interrupted_replacement():
 def test_a_name_without_an_address_is_said(number, passes):
     refused = faults.refusal(socket.gaierror(number, "Name or service not known"))
     assert refused == (faults.NO_ADDRESS, passes)
+
+
+def write_records(path, **options):
+    file = PartialFile(path, {"of": "text"}, header=b"name\n", end=b"\n")
+    file.append(b"record\n")
+    file.finish(**options)
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+@pytest.mark.parametrize("name", [".p.tsv.partial", ".p.tsv.partial.json"])
+def test_a_link_in_place_of_a_partial_file_is_not_followed(tmp_path, link, name):
+    victim = tmp_path / "victim"
+    victim.write_text(json.dumps({"of": "text"}))
+    (tmp_path / ".p.tsv.partial").write_bytes(b"name\nof somebody else\n")
+    (tmp_path / ".p.tsv.partial.json").write_bytes(victim.read_bytes())
+    (tmp_path / name).unlink()
+    link(victim, tmp_path / name)
+    write_records(tmp_path / "p.tsv")
+    assert victim.read_text() == json.dumps({"of": "text"})
+    assert (tmp_path / "p.tsv").read_bytes() == b"name\nrecord\n" and not (tmp_path / "p.tsv").is_symlink()
+    assert {path.name for path in tmp_path.iterdir()} == {"victim", "p.tsv"}
+
+
+def test_a_partial_file_resumes_and_is_not_replaced_meanwhile(tmp_path):
+    first = PartialFile(tmp_path / "p.tsv", {"of": "text"}, header=b"name\n", end=b"\n")
+    first.append(b"record\nincomp")
+    first.close()
+    second = PartialFile(tmp_path / "p.tsv", {"of": "text"}, header=b"name\n", end=b"\n")
+    assert second.done == 1
+    second.append(b"another\n")
+    assert second.partial.read_bytes() == b"name\nrecord\nanother\n"
+    second.partial.unlink()
+    second.partial.symlink_to(tmp_path / "victim")
+    with pytest.raises(UserError, match=r"\.p\.tsv\.partial was removed or replaced"):
+        second.finish()
+    second.close()
+    assert not (tmp_path / "p.tsv").exists()
+    second.partial.unlink()
+    second.partial.mkdir()
+    with pytest.raises(UserError, match=r"\.p\.tsv\.partial is a folder"):
+        write_records(tmp_path / "p.tsv")
+
+
+def test_links_in_place_of_folders_of_unfinished_work_are_not_followed(tmp_path):
+    victim = tmp_path / "victim/file"
+    victim.parent.mkdir()
+    victim.write_text("text")
+    (tmp_path / ".cache.partial").symlink_to(victim.parent)
+    (tmp_path / ".cache.replaced").symlink_to(victim.parent)
+    with pytest.raises(UserError, match=r"\.cache\.partial is a link, and unfinished work on cache is written there"):
+        paths.partial_folder(tmp_path / "cache")
+    files.recover(tmp_path / "cache")
+    assert not (tmp_path / "cache").exists() and (tmp_path / ".cache.replaced").is_symlink()
+    work = tmp_path / "work"
+    work.mkdir()
+    assert not files.has_links(work)
+    (work / "parts").symlink_to(victim.parent)
+    assert files.has_links(tmp_path / "work")
+    files.clear_folder(work)
+    assert not list(work.iterdir()) and victim.read_text() == "text"

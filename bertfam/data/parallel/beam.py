@@ -18,6 +18,7 @@ from typing import Any
 from bertfam.errors import UserError
 from bertfam.storage import locks
 from bertfam.storage.buckets import is_remote
+from bertfam.storage.files import clear_folder, has_links
 from bertfam.storage.paths import partial_folder
 
 # Writes a part into a folder, which exists, and returns what `read_part` returns: JSON.
@@ -92,8 +93,8 @@ def parts_folder(output: Path, fingerprint: Mapping[str, Any]) -> Iterator[Path]
     with locks.hold(folder, seconds=None, named=output):
         record = folder / "fingerprint.json"
         expected = json.dumps(fingerprint)
-        if not record.is_file() or record.read_text() != expected:
-            _clear(folder)
+        if not record.is_file() or record.read_text() != expected or has_links(folder):
+            clear_folder(folder, keep=(locks.NAME,))
             record.write_text(expected)
         try:
             yield folder / "parts"
@@ -104,11 +105,4 @@ def parts_folder(output: Path, fingerprint: Mapping[str, Any]) -> Iterator[Path]
             raise
         finally:
             if not is_interrupted:
-                _clear(folder)
-
-
-def _clear(folder: Path) -> None:
-    """Delete everything except the lock."""
-    for path in folder.iterdir():
-        if path.name != locks.NAME:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+                clear_folder(folder, keep=(locks.NAME,))

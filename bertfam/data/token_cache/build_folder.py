@@ -8,7 +8,6 @@
 import errno
 import json
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,7 +22,7 @@ from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
 from bertfam.storage import locks
 from bertfam.storage.buckets import is_remote
-from bertfam.storage.files import check_writable
+from bertfam.storage.files import check_writable, clear_folder, has_links
 from bertfam.storage.paths import partial_folder
 from bertfam.storage.untrusted import parse_json, read_bytes
 
@@ -51,7 +50,8 @@ class BuildFolder:
         """Resume a build of the same fingerprint, or start over; print a message if that discards documents."""
         expected = {"format": FORMAT, "fingerprint": fingerprint}
         stored = {name: self._content.get(name) for name in expected}
-        if stored != expected or not self._has_vocabulary(vocabulary):
+        # A file would be written through a link that somebody else has put there.
+        if stored != expected or has_links(self.folder) or not self._has_vocabulary(vocabulary):
             if stored != expected and self.documents:
                 change = difference(stored, expected)
                 print(
@@ -97,9 +97,7 @@ class BuildFolder:
         """Delete everything except the lock; the journal goes first, so that it never names deleted files."""
         self._content = {}
         self._journal.unlink(missing_ok=True)
-        for path in self.folder.iterdir():
-            if path.name != locks.NAME:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        clear_folder(self.folder, keep=(locks.NAME,))
 
     def _has_vocabulary(self, vocabulary: Vocabulary) -> bool:
         """Return True if the cache holds the vocabulary, which a process killed within `finish` may have moved already."""
@@ -176,11 +174,12 @@ def clear_finished(directory: str | Path) -> None:
     """Delete the build folder of a finished cache, which a process killed at the end of its build leaves behind."""
     if is_remote(directory):
         return
-    folder = partial_folder(Path(os.path.realpath(directory)))
-    if folder.is_dir():
-        # Refused while that process is still at work, or where nothing may be written.
-        with suppress(OSError, UserError), _locked(folder, named=folder, seconds=0):
-            BuildFolder(folder).clear()
+    # Refused while that process is still at work, or where nothing may be written.
+    with suppress(OSError, UserError):
+        folder = partial_folder(Path(os.path.realpath(directory)))
+        if folder.is_dir():
+            with _locked(folder, named=folder, seconds=0):
+                BuildFolder(folder).clear()
 
 
 @contextmanager

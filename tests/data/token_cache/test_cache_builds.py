@@ -276,6 +276,16 @@ def test_files_that_do_not_match_the_journal_are_refused(tmp_path, vocabulary, s
     assert contents(build(**arguments).directory) == whole
 
 
+def test_unfinished_build_with_a_link_in_it_starts_over(tmp_path, vocabulary, small_batches, monkeypatch, whole):
+    arguments = {"corpora": {"text": NumberedDocuments()}, "vocabulary": vocabulary, "directory": tmp_path / "cache"}
+    stop_after(2, monkeypatch, **arguments)
+    split = tmp_path / ".cache.partial/cache/text/train"
+    split.rename(tmp_path / "victim")
+    split.symlink_to(tmp_path / "victim")
+    before = contents(tmp_path / "victim")
+    assert contents(build(**arguments).directory) == whole and contents(tmp_path / "victim") == before
+
+
 def stop_in(method, monkeypatch, **build_arguments):
     """Stop a build where it would call a method of `BuildFolder`."""
 
@@ -308,7 +318,7 @@ def test_build_killed_at_its_end_can_be_repeated(tmp_path, vocabulary, small_bat
 
         with monkeypatch.context() as patch:
             # The process stops after it has removed the first file, whichever that is.
-            patch.setattr(build_folder.shutil, "rmtree", remove)
+            patch.setattr(shutil, "rmtree", remove)
             patch.setattr(build_folder.Path, "unlink", lambda path, missing_ok=False: remove(path) or os.unlink(path))
             with pytest.raises(Stop):
                 BuildFolder(partial).clear()
