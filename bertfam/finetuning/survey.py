@@ -19,6 +19,7 @@ from bertfam.plurals import plural
 
 _MANY_TEXTS, _MANY_CLASSES = 50, 0.5
 _SHOWN_EMPTY = 5
+_NO_LABEL = "-1"
 _MOST_COMPARED = 1_000_000  # texts whose labels are compared, of some 100 bytes each
 # Heads by the kind of label.
 _HEADS = {"class": "Classification", "classes": "MultiLabelClassification", "tags": "Tagging"}
@@ -241,6 +242,11 @@ def _class_warnings(counts: Counter[str], corpus: LabelledFiles, example: str) -
     for name in counts:
         if (other := spellings.setdefault(name.casefold(), name)) != name:
             lines.append(f"the classes {other!r} and {name!r} differ in capital letters only; write one of them if they are one")
+    if _NO_LABEL in counts and all(name.isdecimal() for name in counts if name != _NO_LABEL):
+        lines.append(
+            f"{plural(counts[_NO_LABEL], 'text')} of the class {_NO_LABEL}, by which data sets mark texts without a label: drop "
+            "them if that is meant"
+        )
     first = next(iter(counts))
     if not corpus.header and counts[first] == 1 and min(counts[name] for name in counts if name != first) > 1:
         lines.append(

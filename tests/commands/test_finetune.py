@@ -284,6 +284,7 @@ TRAIN = "text\tlabel\nhe returns\tgood\nit raises\tbad\n"
         (TRAIN, ("--text={text} {label}",), ("'label'", "twice", "give the label away")),
         (TRAIN, ("--text={text",), ("train.tsv:2", "--text={text has a brace", "'{title}: {body}'")),
         ("text\tlabel\na\tg\x1b[31mood\nb\tbad\n", (), ("train.tsv:2", "control character")),
+        ("text\tlabel\na\t1\nb\t-100\n", (), ("train.tsv:3", "-100 marks what has no label")),
         ("text\tlabel\na\t3\nb\t3.0\n", ("--regression",), ("train.tsv: all labels are 3;", "two values")),
         ("", (), ("train.tsv", "no records")),
     ],
@@ -302,6 +303,8 @@ def test_mistakes_in_labelled_files(random_model, tmp_path, capsys, content, fla
     [
         ("text\tlabel\n" + 2 * "a\tgood\nb\tbad\n", False, ("train.tsv:1", "'label'", "--no_header")),
         (TRAIN + "c\tGood\n", True, ("'good'", "'Good'")),
+        ("text\tlabel\na\t0\nb\t1\nc\t-1\n", True, ("1 text of the class -1",)),
+        ("text\tlabel\na\tgood\nb\t-1\n", True, ()),
         (TRAIN + 2 * "same\tbad\n" + "same\tgood\n", True, ("train.tsv:6: the same text", "1 record of 3 different texts")),
         (TRAIN + '"a ""quoted"" word"\tgood\n', True, ("train.tsv:4", "pandas", "csv")),
         (TRAIN, True, ()),

@@ -124,6 +124,12 @@ def test_all_missing_files_are_named_in_a_line(tmp_path):
         registry.find("glue/colla")
 
 
+def test_files_with_other_columns_are_not_the_published_ones(tmp_path):
+    folder = write(tmp_path, {"CoLA/train.tsv": "sentence\tlabel\tidx\nHe left.\t1\t0\n"})
+    with pytest.raises(UserError, match="train.tsv:1: no column '4' but 1, 2, 3, so .* file of glue/cola"):
+        registry.find("glue/cola").locate(folder)
+
+
 def test_a_part_of_the_training_files_is_scored_on_a_fixed_tenth(tmp_path):
     rows = "".join(f"{index}\tHe left {index}.\tHe.\tneutral\n{index}\tHe {index}.\tHe.\tentailment\n" for index in range(50))
     files = registry.find("glue/mnli").locate(

@@ -90,6 +90,7 @@ def read_lines(path: str | os.PathLike[str], encoding: str = "utf-8", *, strip: 
         if not offset:
             other = other_file(block)
             _check_is_plain(path, block)
+            _check_is_not_utf8(path, block, encoding)
         state = decoder.getstate()
         try:
             text = decoder.decode(block, final=not block)
@@ -126,6 +127,18 @@ def _check_is_plain(path: str | os.PathLike[str], block: bytes) -> None:
         raise UserError(f"{path}: this is {fix}")
     if start.lstrip().lower().startswith((b"<!doctype html", b"<html")):
         warn_once(f"{path} is a web page, and is read with its tags; extract its text first, or leave it out")
+
+
+def _check_is_not_utf8(path: str | os.PathLike[str], block: bytes, encoding: str) -> None:
+    """Warn of text that another encoding is named for, but that is valid UTF-8, which other text hardly ever is."""
+    name = codecs.lookup(encoding).name
+    if name.startswith("utf") or block.isascii():
+        return
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(block)
+    except UnicodeDecodeError:
+        return
+    warn_once(f"{path} is valid UTF-8, and is read as {name}; leave --encoding out, unless its letters are right so")
 
 
 def other_file(block: bytes) -> str:

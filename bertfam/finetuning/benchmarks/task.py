@@ -6,13 +6,16 @@ import os
 import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
 from bertfam.data.corpora.input_files import find_files
 from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
 from bertfam.data.corpora.labelled.question_files import QuestionFiles
+from bertfam.data.corpora.labelled.records import columns_of, read_records
 from bertfam.data.corpora.labelled.tagged_files import TaggedFiles
 from bertfam.errors import UserError
+from bertfam.plurals import listed
 from bertfam.storage.streams import is_address
 
 Layout = LabelledFiles | TaggedFiles | QuestionFiles
@@ -76,10 +79,26 @@ class BenchmarkTask:
             validation = [_find(data_dir, name) for name in layout.validation]
             missing = [name for name, path in zip(layout.validation, validation, strict=True) if not path]
             own = dataclasses.replace(layout, train=tuple(train), validation=() if missing else tuple(validation))
+            self._check_columns(own)
             found = {name: [path for one in names if (path := _find(data_dir, one))] for name, names in self.further.items()}
             further = {name: paths[0] for name, paths in found.items() if paths}
             return TaskFiles(self, own, further, missing)
         raise UserError(f"--data_dir={data_dir} lacks files of {self.name}: {self.missing(data_dir)}")
+
+    def _check_columns(self, layout: Layout) -> None:
+        """Raise UserError if the first training text has not the columns of the published files."""
+        if not isinstance(layout, LabelledFiles):
+            return
+        path = layout.files("train")[0]
+        options = {"header": layout.header, "ragged": layout.ragged}
+        for where, record in islice(read_records(path, layout.input_format, layout.encoding, **options), 1):
+            names = [name for name in (layout.text, layout.text_pair, layout.label) if name is not None]
+            columns = [column for name in names for column in columns_of(record, name, where, "text") or [name]]
+            if lacking := next((name for name in columns if name not in record), None):
+                raise UserError(
+                    f"{where}: no column {lacking!r} but {listed(record, 8)}, so this is not the published file of {self.name}; "
+                    "take that file, or name yours: bertfam finetune --train=FILE --text=COLUMN --label=COLUMN"
+                )
 
     def missing(self, data_dir: str) -> str:
         """Name the files that a folder lacks, of each layout; "" if the training files of one of them are there."""

@@ -117,6 +117,16 @@ def test_web_pages_are_named_once(tmp_path, capsys):
     assert f"{tmp_path / 'a.txt'} is a web page" in line
 
 
+def test_utf_8_in_the_place_of_another_encoding_is_named_once(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("Der Bär hört die Tür.\n" * 2, "utf-8")
+    (tmp_path / "b.txt").write_text("Der Bär hört die Tür.\n" * 2, "latin-1")
+    (tmp_path / "c.txt").write_text("the bear\n")
+    for name in "aabc":
+        list(read_lines(tmp_path / f"{name}.txt", "latin-1"))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{tmp_path / 'a.txt'} is valid UTF-8, and is read as iso8859-1; leave --encoding out" in line
+
+
 def test_zstd_with_a_dictionary_is_named(tmp_path):
     dictionary = zstandard.ZstdCompressionDict(b"a text of words " * 60)
     (tmp_path / "a.zst").write_bytes(zstandard.ZstdCompressor(dict_data=dictionary).compress(b"a text of words " * 9))

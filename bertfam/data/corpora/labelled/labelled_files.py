@@ -16,6 +16,8 @@ from bertfam.data.corpora.text_lines import check_encoding
 from bertfam.errors import UserError
 from bertfam.plurals import listed, plural
 
+_IGNORED = "-100"  # index that torch.nn.CrossEntropyLoss ignores, and that transformers gives to a word's further pieces
+
 LabelKind = Literal["class", "classes", "number"]
 UNKNOWN = "nan"  # the label of a text that has none
 
@@ -160,6 +162,11 @@ def name_of(label: Any, where: str) -> str:
     if control := next((character for character in name if unicodedata.category(character) == "Cc"), None):
         what = "a line end" if control == "\n" else "a control character"
         raise UserError(f"{where}: the label {name!r} has {what}; name the column of the labels with --label, or fix the line")
+    if name == _IGNORED:
+        raise UserError(
+            f"{where}: the label {name} marks what has no label in PyTorch; drop such records, and of words give whole words "
+            "with a tag each, not a tokenizer's pieces"
+        )
     if not name:
         what = "the label is empty" if isinstance(label, str) else f"the label {label!r} is no string and no whole number"
         raise UserError(f"{where}: {what}; fix the line, or drop it")
