@@ -11,6 +11,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from bertfam.data.corpora.formats import replace_invalid
 from bertfam.errors import UserError
 
 CHANCE = 0.5
@@ -178,4 +179,4 @@ def _pairs(name: str, lines: Iterator[bytes]) -> Iterator[Pair]:
             if not (isinstance(sentence, str) and sentence.strip()):
                 raise UserError(f'{where} has no text as "{key}": each line must have {" and ".join(_SENTENCES)}')
         good, bad = sentences
-        yield Pair(good, bad, where)
+        yield Pair(replace_invalid(good), replace_invalid(bad), where)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bertfam.data.corpora.formats import read_objects
+from bertfam.data.corpora.formats import read_objects, replace_invalid
 from bertfam.data.corpora.text_lines import read_lines
 from bertfam.errors import UserError
 
@@ -166,7 +166,7 @@ def _text(record: Mapping[str, Any], name: str, where: str) -> str:
     if not isinstance(value, str):
         kind = "missing" if name not in record else f"{value!r:.40}"
         raise UserError(f"{where}: {name} is {kind}, and must be a text")
-    return value.strip() if name != "_id" else value
+    return replace_invalid(value).strip() if name != "_id" else value
 
 
 def _judgements(path: Path) -> Iterable[tuple[str, str, str, int]]:

@@ -288,5 +288,5 @@ class TargetInference(Inference):
 
 def _squad_format(records: str) -> str:
     """Return the predictions in the format of SQuAD's evaluation: an object with the answer of each question."""
-    values = map(json.loads, records.splitlines())
+    values = map(json.loads, records.removesuffix("\n").split("\n"))  # U+2028 ends no line
     return json.dumps({value["id"]: value["prediction"] for value in values}, ensure_ascii=False, indent=1) + "\n"

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -13,6 +14,7 @@ from bertfam.errors import UserError
 from bertfam.objectives.fine_tuning.heads import ClassHead, Head, OneClassHead
 
 PredictionFormat = Literal["tsv", "csv", "jsonl", "conll"]
+_LINE_ENDS = re.compile("\r\n|[\r\n]")
 _OF_TEXTS: tuple[PredictionFormat, ...] = ("tsv", "csv", "jsonl")
 
 
@@ -89,7 +91,8 @@ def cell_line(cells: Sequence[str], format: PredictionFormat) -> str:
     if format == "tsv":
         return "\t".join(" ".join(cell.split()) for cell in cells) + "\n"
     line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow([cell.replace("\n", " ") for cell in cells])
+    # Python before 3.13 does not quote a cell with a CR, which ends a line for other readers.
+    csv.writer(line, lineterminator="\n").writerow([_LINE_ENDS.sub(" ", cell) for cell in cells])
     return line.getvalue()
 
 

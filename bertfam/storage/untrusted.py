@@ -8,7 +8,8 @@ import json
 import os
 import re
 import stat
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -172,6 +173,23 @@ def typed(content: Mapping[str, Any], name: str, kind: type[Value], where: objec
     if value is None or (isinstance(value, kind) and not (kind is int and isinstance(value, bool))):
         return value
     raise UserError(f"{where}: {name} is {shown(value)}, and must be {_KINDS.get(kind, kind.__name__)}")
+
+
+def name_fault(name: str) -> str | None:
+    """Return what a name for terminals, tables and JSON must not have, but has, such as "a line end"; None if all is well."""
+    categories = {"Cc": "a control character", "Cs": "half of a surrogate pair"}
+    found = next((character for character in name if unicodedata.category(character) in categories), None)
+    if found is None:
+        return None
+    return "a line end" if found in "\n\r" else categories[unicodedata.category(found)]
+
+
+def check_class_names(owner: str, classes: Iterable[str]) -> None:
+    """Raise UserError if the names of classes in a configuration are no texts, or one has a `name_fault`."""
+    for name in classes:
+        fault = name_fault(name) if isinstance(name, str) else "another type than text"
+        if fault:
+            raise UserError(f"{owner}.classes has the name {shown(name)} with {fault}; rename the class")
 
 
 def shown(value: Any) -> str:

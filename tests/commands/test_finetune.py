@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import shutil
 from types import SimpleNamespace
 
 import jax
@@ -147,6 +148,20 @@ def test_predictions_are_named_in_the_order_of_the_input(classifier, tmp_path):
     assert rows == list(csv.DictReader((tmp_path / "out.tsv").open(), delimiter="\t"))
     assert [row["prediction"] for row in rows] == [line["prediction"] for line in lines]
     assert not list(tmp_path.glob(".*partial*"))
+
+
+@pytest.mark.parametrize("name", ["go\\rod", "go\\x1b[31mod", "go\\ud83dod"])
+def test_names_of_classes_that_break_tables_are_refused(classifier, tmp_path, capsys, name):
+    shutil.copytree(classifier.model_dir, tmp_path / "model")
+    config = (tmp_path / "model/config.gin").read_text()
+    assert "'good'" in config
+    (tmp_path / "model/config.gin").write_text(config.replace("'good'", f"'{name}'"))
+    (tmp_path / "model/files.json").unlink()  # else the edit is refused
+    texts = write(tmp_path / "new.csv", [row[:2] for row in sentences()[:5]], ("text", "second"))
+    out = tmp_path / "out.csv"
+    assert cli.main(["predict", f"--model_dir={tmp_path / 'model'}", f"--input={texts}", f"--output={out}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "classes has the name 'go" in line and "rename the class" in line and line.isprintable() and not out.exists()
 
 
 def test_interrupted_predictions_resume(classifier, tmp_path, monkeypatch):

@@ -50,6 +50,8 @@ def test_pairs_are_read_from_zip_files_folders_and_files(folder):
     assert packed["b"][2].where == f"{archive}/data/b.jsonl:3" and unpacked["b"][2].where == f"{folder}/data/b.jsonl:3"
     assert read_pairs(folder / "data/b.jsonl") == {"b": unpacked["b"]}
     assert {name: len(pairs) for name, pairs in read_pairs(archive, limit=2).items()} == {"a": 1, "b": 2}
+    (folder / "half.jsonl").write_text(r'{"sentence_good": "a\ud83d", "sentence_bad": "b"}')
+    assert read_pairs(folder / "half.jsonl")["half"][0][:2] == ("a\ufffd", "b")
     (folder / "data/more").mkdir()
     (folder / "data/more/a.jsonl").write_text(json_lines(LINES))
     assert list(read_pairs(folder / "data")) == ["a", "b", "more/a"]

@@ -180,6 +180,9 @@ def test_samples_of_tokens_are_refused():
     [
         (lambda: Classification(("a",)), "Classification.classes has 1 name: give at least 2"),
         (lambda: MultiLabelClassification(()), "MultiLabelClassification.classes has 0 names: give at least 1"),
+        (lambda: Classification(("a", "b\rc")), "Classification.classes has the name 'b.*' with a line end; rename the class"),
+        (lambda: Classification(("a", "b\x1b[31m")), "the name 'b.*' with a control character"),
+        (lambda: MultiLabelClassification(("a", 1)), "the name 1 with another type than text"),
         (lambda: Classification(("a", "b", "a")), "Classification.classes has 'a' twice"),
         (lambda: Classification(CLASSES, (1.0, 2.0)), "class_weights has 2 values for 3 classes"),
         (lambda: Classification(CLASSES, (1.0, 0.0, 2.0)), "class_weights .* above 0"),

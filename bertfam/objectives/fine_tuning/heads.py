@@ -17,6 +17,7 @@ from bertfam.layers.heads.classification import Classifier
 from bertfam.models.mapping import CHOICE_CLASSIFIER, CLASSIFIER, SPAN_CLASSIFIER, TOKEN_CLASSIFIER
 from bertfam.objectives.objective import Sum, binary_cross_entropy, cross_entropies, masked_cross_entropy
 from bertfam.plurals import plural
+from bertfam.storage.untrusted import check_class_names
 
 
 class Head(ABC):
@@ -102,6 +103,7 @@ class ClassHead(Head):
         if len(set(self.classes)) < len(self.classes):
             twice = next(one for one in self.classes if self.classes.count(one) > 1)
             raise UserError(f"{name}.classes has {twice!r} twice")
+        check_class_names(name, self.classes)
 
     @property
     @override

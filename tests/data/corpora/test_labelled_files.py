@@ -205,6 +205,8 @@ MISTAKES = {
     "a numbered column beside a header": ("tsv", "x\tgood\ny\tbad\n", {"text": "1"}, ["a:2", "'1'", "--no_header"]),
     "a class with a point": ("jsonl", '{"text": "x", "label": 1.0}', {}, ["a:1", "1.0", "whole numbers"]),
     "a label that is nan": ("jsonl", '{"text": "x", "label": NaN}', {}, ["a:1", "nan", "drop"]),
+    "half of a surrogate pair": ("jsonl", '{"text": "x", "label": "good\\ud83d"}', {}, ["a:1", "half of a surrogate pair"]),
+    "a label with a CR": ("jsonl", '{"text": "x", "label": "a\\rb"}', {}, ["a:1", "a line end"]),
     "a header alone": ("tsv", "text\tlabel\n", {}, ["a: no documents"]),
 }
 
@@ -223,6 +225,7 @@ def test_mistakes_are_reported_with_their_place(folder, mistake):
         ({"text": "label"}, "column 'label' is named twice"),
         ({"text_pair": "text"}, "column 'text' is named twice"),
         ({"classes": ("a", "b", "a")}, "'a' twice"),
+        ({"classes": ("a", "b\ud83d")}, "LabelledFiles.classes has the name 'b.*' with half of a surrogate pair"),
         ({"encoding": "klingon"}, "encoding 'klingon' is unknown"),
         ({"validation_fraction": 1.0}, "validation_fraction is 1.0"),
     ],

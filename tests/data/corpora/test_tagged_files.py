@@ -57,6 +57,14 @@ def test_tags_of_json_may_be_whole_numbers(folder):
     assert read("a.jsonl", '{"tokens": ["x", "y"], "tags": [1, 0]}', classes=("0", "1")) == [["x", "y", "1 0"]]
 
 
+@pytest.mark.parametrize("space", ["\u00a0", "\u3000", "\u2028", "\u0085", "\x0b", "\x1c"])
+def test_columns_are_separated_by_spaces_and_tabs_alone(folder, space):
+    """Other white space is part of a word, as the space of 10 000 is."""
+    for separator in (" ", "   ", "\t", " \t"):
+        content = f"10{space}000{separator}B-LOC \nx{separator}O\n \t\ny{space}z{separator}O\n"
+        assert read("a.conll", content) == [[f"10{space}000", "x", "0 2"], [f"y{space}z", "2"]]
+
+
 def test_words_without_tags(folder):
     expected = [[*words, " ".join(["nan"] * len(words))] for words, _ in SENTENCES]
     assert read("a.conll", columns("{0}".format), tagged=False) == expected
@@ -85,6 +93,7 @@ MISTAKES = {
     "an empty tag": ("jsonl", '{"tokens": ["x"], "tags": [""]}', {}, ["a:1", "label is empty"]),
     "a tag that is null": ("jsonl", '{"tokens": ["x"], "tags": [null]}', {}, ["a:1", "None"]),
     "a tag too few": ("jsonl", '{"tokens": ["x", "y"], "tags": ["O"]}', {}, ["a:1", "2 words and 1 tag;"]),
+    "half of a surrogate pair": ("jsonl", '{"tokens": ["x"], "tags": ["O\\ud83d"]}', {}, ["a:1", "half of a surrogate pair"]),
     "nothing": ("conll", "\n\n", {}, ["a: no documents"]),
 }
 
@@ -99,6 +108,7 @@ def test_invalid_settings_are_refused():
         ({"input_format": "tsv"}, "input_format is 'tsv'"),
         ({"words": "2", "tags": "2"}, "column '2' is named twice"),
         ({"encoding": "klingon"}, "encoding 'klingon' is unknown"),
+        ({"classes": ("O", "B\x1b[31m")}, "TaggedFiles.classes has the name .* with a control character"),
     ):
         with pytest.raises(UserError, match=message):
             TaggedFiles("a.conll", **settings)

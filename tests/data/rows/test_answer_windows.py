@@ -11,6 +11,8 @@ from bertfam.data.rows.labelled.answer_windows import AnswerWindows
 from bertfam.data.token_cache.documents import Documents
 from bertfam.data.token_cache.tokenize import tokenise_spans
 from bertfam.errors import UserError
+from bertfam.finetuning.inference import _squad_format
+from bertfam.finetuning.predictions import cell_line, json_line
 
 CONTEXT = (
     "The function returns the list. Ünïcode words — “quoted”, naïve — and numbers: 1,234.5! It is the last value of the list."
@@ -130,3 +132,18 @@ def test_an_answer_at_another_place_is_refused(tmp_path):
     path.write_text(path.read_text().replace('"answer_start": 21', '"answer_start": 20'))
     with pytest.raises(UserError, match=r"question 'q0': the answer 'the list' is not at character 20"):
         list(QuestionFiles((str(path),)).questions(path))
+
+
+def test_halves_of_surrogate_pairs_are_replaced_in_texts_and_refused_in_ids(tmp_path):
+    path = squad(tmp_path, [("a \ud83d b", "What\udc00?", "\ud83d b")])
+    (question,) = QuestionFiles((str(path),)).questions(path)
+    assert question[:4] == ("q0", "What\ufffd?", "a \ufffd b", [("\ufffd b", 2)])
+    path.write_text(path.read_text().replace('"q0"', '"q\\ud83d"'))
+    with pytest.raises(UserError, match="the id is no valid text"):
+        list(QuestionFiles((str(path),)).questions(path))
+
+
+def test_unusual_line_ends_in_answers_end_no_record():
+    records = "".join(json_line({"id": name, "prediction": "a\u2028b\x85c"}) for name in "xy")
+    assert json.loads(_squad_format(records)) == dict.fromkeys("xy", "a\u2028b\x85c")
+    assert cell_line(["a\rb", "c\r\nd", "e\nf"], "csv") == "a b,c d,e f\n"

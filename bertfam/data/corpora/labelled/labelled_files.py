@@ -2,7 +2,6 @@
 
 import math
 import os
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -15,6 +14,7 @@ from bertfam.data.corpora.labelled.records import RecordFormat, field_of, read_r
 from bertfam.data.corpora.text_lines import check_encoding
 from bertfam.errors import UserError
 from bertfam.plurals import listed, plural
+from bertfam.storage.untrusted import check_class_names, name_fault
 
 _IGNORED = "-100"  # index that torch.nn.CrossEntropyLoss ignores, and that transformers gives to a word's further pieces
 
@@ -75,6 +75,7 @@ class LabelledFiles(FileCorpus):
             raise UserError(f"the column {twice!r} is named twice: text, second text and label are columns of their own")
         if twice := next((name for name in self.classes if self.classes.count(name) > 1), None):
             raise UserError(f"LabelledFiles.classes has {twice!r} twice")
+        check_class_names("LabelledFiles", self.classes)
 
     @property
     @override
@@ -159,9 +160,8 @@ def name_of(label: Any, where: str) -> str:
         fix = "drop such records" if math.isnan(label) else "write classes as strings or whole numbers"
         raise UserError(f"{where}: the label {label} is no class; {fix}, or predict numbers with --regression")
     name = str(label).strip() if isinstance(label, str | int) else ""
-    if control := next((character for character in name if unicodedata.category(character) == "Cc"), None):
-        what = "a line end" if control == "\n" else "a control character"
-        raise UserError(f"{where}: the label {name!r} has {what}; name the column of the labels with --label, or fix the line")
+    if fault := name_fault(name):
+        raise UserError(f"{where}: the label {name!r} has {fault}; name the column of the labels with --label, or fix the line")
     if name == _IGNORED:
         raise UserError(
             f"{where}: the label {name} marks what has no label in PyTorch; drop such records, and of words give whole words "

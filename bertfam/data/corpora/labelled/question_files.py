@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from typing_extensions import override
 
 from bertfam.data.corpora.file_corpus import FileCorpus
+from bertfam.data.corpora.formats import replace_invalid
 from bertfam.data.corpora.labelled.labelled_files import UNKNOWN
 from bertfam.data.corpora.text_lines import read_blocks
 from bertfam.errors import UserError
@@ -105,11 +106,15 @@ class QuestionFiles(FileCorpus):
         try:
             id, question, answers = qa["id"], qa["question"], qa.get("answers", [])
             given = [(answer["text"], answer["answer_start"]) for answer in answers]
+            given = [(replace_invalid(text) if isinstance(text, str) else text, begin) for text, begin in given]
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{path}: a question lacks {error}, or is no object: it needs id, question and answers") from error
         where = f"{path}: question {id!r}"
         if not all(isinstance(text, str) for text in (id, question, context)) or not question.strip() or not context.strip():
             raise UserError(f"{where}: id, question and context must be strings with at least one letter")
+        if replace_invalid(id) != id:  # predictions are written by it
+            raise UserError(f"{where}: the id is no valid text (half of a surrogate pair, or NUL); rename it")
+        question, context = replace_invalid(question), replace_invalid(context)
         if not self.answered:
             return Question(id, question.strip(), context, [], False)
         for text, begin in given:

@@ -1,6 +1,7 @@
 """Files of sentences whose words have tags: named entities, parts of speech."""
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -14,10 +15,13 @@ from bertfam.data.corpora.labelled.records import field_of
 from bertfam.data.corpora.text_lines import check_encoding, read_lines
 from bertfam.errors import UserError
 from bertfam.plurals import listed, plural
+from bertfam.storage.untrusted import check_class_names
 
 TagFormat = Literal["conll", "conllu", "jsonl"]
 _COLUMNS: dict[TagFormat, tuple[str, str]] = {"conll": ("1", "2"), "conllu": ("2", "4"), "jsonl": ("tokens", "tags")}
 _DOCUMENT = "-DOCSTART-"
+_SPACES = " \t"  # other white space, such as U+00A0 in "10 000", belongs to a word
+_RUNS_OF_SPACES = re.compile(" +")
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ class TaggedFiles(FileCorpus):
             )
         if self.words is not None and self.words == self.tags:
             raise UserError(f"the column {self.words!r} is named twice: words and tags are columns of their own")
+        check_class_names("TaggedFiles", self.classes)
 
     @property
     @override
@@ -125,14 +130,14 @@ class TaggedFiles(FileCorpus):
         places = [_place(name, flag) for name, flag in ((words, "--text"), (tags, "--label"))[: 1 + self.tagged]]
         sentence: list[tuple[str, str]] = []
         start = ""
-        for number, line in enumerate(read_lines(path, self.encoding), 1):
-            where = f"{path}:{number}"
-            if not line:
+        for number, whole in enumerate(read_lines(path, self.encoding, strip=False), 1):
+            where, line = f"{path}:{number}", whole.strip(_SPACES)
+            if not line.strip():
                 if sentence:
                     yield start, sentence
                 sentence = []
                 continue
-            cells = line.split("\t") if "\t" in line else line.split()
+            cells = line.split("\t") if "\t" in line else _RUNS_OF_SPACES.split(line)
             if line.startswith(_DOCUMENT) or (is_conllu and (line.startswith("#") or not cells[0].isdecimal())):
                 continue
             if max(places) >= len(cells):
