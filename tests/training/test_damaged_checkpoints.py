@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from bertfam.errors import UserError
-from bertfam.training.checkpoints import Checkpoints, cleanup, manifest, newest, selection
+from bertfam.training.checkpoints import Checkpoints, cleanup, listing, manifest, newest, selection
 from bertfam.training.checkpoints.retention import Keep, held_out
 from bertfam.training.state import TrainState
 
@@ -133,6 +133,34 @@ def test_folders_behind_a_link_that_are_no_checkpoints_stay(folder, tmp_path):
     with pytest.raises(UserError, match="photos, where 2017 is no checkpoint.* move that folder away"):
         cleanup.clear(folder, 2)
     assert (tmp_path / "photos" / "2017").is_dir()
+
+
+def test_links_in_place_of_checkpoints_are_neither_used_nor_deleted(folder, tmp_path, capsys):
+    directory, elsewhere = folder / "checkpoints", tmp_path / "elsewhere"
+    (directory / "3").rename(elsewhere)
+    before = sorted(elsewhere.rglob("*"))
+    links = ("3", "0.damaged", "0.deleted", "4.orbax-checkpoint-tmp", "7.damaged")
+    for name in links:
+        (directory / name).symlink_to(elsewhere)
+    (directory / "loop").symlink_to(directory / "loop")
+    (directory / "root").symlink_to("/")
+    assert selection.steps(directory) == [1, 2] and selection.choose(folder) == 2
+    assert [row.step for row in listing.rows(folder)] == [1, 2]
+    warnings = capsys.readouterr().err.splitlines()
+    assert len(warnings) == len(links) + 2 and f"{directory}/3 is a link, and no checkpoint: it is not used" in warnings[2]
+    with pytest.raises(UserError, match="has no step 3; it has 1, 2$"):
+        selection.find(folder, 3)
+    with pytest.raises(UserError, match="checkpoints/3 is a link, and a run saves its checkpoints in this folder"):
+        cleanup.clear(folder, 2)
+    cleanup.delete_unkept(folder, Keep(newest=1))
+    assert sorted(path.name for path in directory.iterdir()) == sorted(["2", *links, "loop", "root"])
+    (directory / "3").unlink()
+    cleanup.clear(folder, 2)
+    assert sorted(path.name for path in directory.iterdir()) == sorted(["2", *links[1:], "loop", "root"])
+    assert sorted(elsewhere.rglob("*")) == before
+    (directory / "7").mkdir()
+    with pytest.raises(UserError, match=r"7.damaged is a link, and 7 is renamed to that; move the link away"):
+        cleanup.clear(folder, 2)
 
 
 def test_file_in_place_of_a_folder(folder, tmp_path):

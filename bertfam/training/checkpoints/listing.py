@@ -8,7 +8,7 @@ from bertfam.storage.paths import to_path
 from bertfam.training.checkpoints import manifest
 from bertfam.training.checkpoints.cleanup import SET_ASIDE
 from bertfam.training.checkpoints.retention import lines
-from bertfam.training.checkpoints.selection import DELETED, is_step, is_unfinished, steps
+from bertfam.training.checkpoints.selection import DELETED, entries, is_step, is_unfinished, steps
 from bertfam.training.checkpoints.store import Checkpoints
 
 COMPLETE, DAMAGED, INCOMPLETE, ASIDE = "complete", "damaged", "incomplete", "set aside"
@@ -62,7 +62,7 @@ def rows(model_dir: str | Path, *, verify: bool = False) -> list[Row]:
         path = directory / str(step)
         fault = manifest.fault(path, contents=verify, report=True)
         result.append(row(step, path, DAMAGED if fault else COMPLETE, fault))
-    for path in directory.iterdir():
+    for path in entries(directory):
         number, dot, rest = path.name.partition(".")
         if is_step(number):
             if dot + rest == SET_ASIDE:

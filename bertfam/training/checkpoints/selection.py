@@ -4,7 +4,7 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 
-from bertfam.errors import UserError
+from bertfam.errors import UserError, warn_once
 from bertfam.interop.folders import check_is_run
 from bertfam.storage.buckets import is_remote
 from bertfam.storage.paths import missing_folder, to_path
@@ -35,10 +35,20 @@ def existing(model_dir: str | Path) -> Path:
     return path
 
 
+def entries(directory: Path) -> list[Path]:
+    """Return the files and folders in a folder of checkpoints; links, which may lead anywhere, are named and left out."""
+    paths = list(directory.iterdir()) if directory.is_dir() else []
+    if is_remote(directory):
+        return paths
+    links = sorted(path for path in paths if path.is_symlink())
+    for path in links:
+        warn_once(f"{path} is a link, and no checkpoint: it is not used; put the folder itself there (cp -r --dereference)")
+    return [path for path in paths if path not in links]
+
+
 def steps(directory: Path) -> list[int]:
     """Return the steps with a folder, in order, complete or not."""
-    paths = [path for path in directory.iterdir() if is_step(path.name)] if directory.is_dir() else []
-    return sorted(int(path.name) for path in paths if not is_unfinished(path))
+    return sorted(int(path.name) for path in entries(directory) if is_step(path.name) and not is_unfinished(path))
 
 
 def is_step(name: str) -> bool:
