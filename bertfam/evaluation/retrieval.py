@@ -5,6 +5,7 @@ without ties were equal to these (pytrec_eval-terrier 0.5.11).
 """
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ Embed = Callable[[Sequence[str]], np.ndarray]
 CUTOFFS = {"ndcg": (10,), "mrr": (10,), "recall": (10, 100)}
 _QUERIES_AT_ONCE = 64
 _COLUMNS = ("query-id", "corpus-id", "score")
+_SCORE = re.compile(r"-?[0-9]{1,9}")
 
 
 @dataclass(frozen=True)
@@ -178,6 +180,9 @@ def _judgements(path: Path) -> Iterable[tuple[str, str, str, int]]:
         if len(cells) != len(_COLUMNS):
             raise UserError(f"{where}: {len(cells)} columns, and a judgement has {', '.join(_COLUMNS)}, separated by tabs")
         query, document, score = cells
-        if not score.lstrip("-").isdecimal() or len(score) > 9:
-            raise UserError(f"{where}: the score {score!r:.40} is no whole number")
+        if not _SCORE.fullmatch(score):
+            raise UserError(
+                f"{where}: the score {score[:40]!r} is no whole number of at most 9 digits; write how relevant the document is, "
+                "such as 0, 1 or 2"
+            )
         yield where, query, document, int(score)

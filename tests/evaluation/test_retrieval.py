@@ -98,6 +98,8 @@ def test_a_collection(tmp_path):
         ({"judgements": JUDGEMENTS + "q1\td1\t1\n"}, "test.tsv:7: .* judged twice"),
         ({"judgements": "q1 0 d1 1\n"}, "test.tsv:1: 1 columns, and a judgement has query-id, corpus-id, score"),
         ({"judgements": "q1\td1\tyes\n"}, "test.tsv:1: the score 'yes' is no whole number"),
+        ({"judgements": "q1\td1\t--5\n"}, "test.tsv:1: the score '--5' is no whole number"),
+        ({"judgements": "q1\td1\t1234567890\n"}, "test.tsv:1: the score '1234567890' is no whole number of at most 9 digits"),
         ({"judgements": "q1\td1\t0\n"}, "test.tsv has no query with a relevant document"),
         ({"split": "dev"}, r"test.tsv is missing: .* its splits are dev \(--split=NAME\)"),
     ],
