@@ -5,10 +5,12 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
+
 from bertfam.data import vocabularies
 from bertfam.data.corpora.corpus import SPLITS
 from bertfam.data.token_cache import digests
-from bertfam.data.token_cache.cache import TokenCache
+from bertfam.data.token_cache.cache import TokenCache, feature_path
 from bertfam.errors import UserError, is_terminal, warn
 from bertfam.plurals import listed, plural
 from bertfam.storage.buckets import is_remote
@@ -52,6 +54,8 @@ def verify(directory: str | Path) -> str:
     for corpus in cache.corpora:
         for split in SPLITS:
             _inspect(cache, split, corpus, size, progress if cache.ranged_files else lambda size: None)
+            if not cache.ranged_files:
+                _check_token_offsets(cache, split, corpus, feature_path(folder / corpus / split, "tokens", "offsets"))
     if recorded is None:
         if is_remote(directory):
             raise UserError(
@@ -78,6 +82,24 @@ def _inspect(cache: TokenCache, split: str, corpus: str, size: int, progress: Ca
     for values in (documents.sentence_bounds, documents.sentence_starts, documents.tokens):
         for start in range(0, len(values), 1 << 24):
             progress(values[start : start + (1 << 24)].nbytes)
+
+
+def _check_token_offsets(cache: TokenCache, split: str, corpus: str, path: Path) -> None:
+    """Raise UserError unless documents begin where their first sentences do, in a file that other programs may read, not rows."""
+    if not path.is_file():
+        return
+    documents = cache.documents(split, corpus)
+    offsets = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
+    bounds = documents.sentence_bounds
+    is_right = len(offsets) == 8 * len(bounds)
+    for start in range(0, len(bounds) if is_right else 0, 1 << 20):
+        expected = documents.sentence_starts[bounds[start : start + (1 << 20)]]
+        is_right = is_right and np.array_equal(offsets[8 * start : 8 * (start + len(expected))].view(np.int64), expected)
+    if not is_right:
+        raise UserError(
+            f"{path} is damaged: its positions are not those of the documents' first sentences; delete {cache.directory} and "
+            "build it again"
+        )
 
 
 class _Progress:

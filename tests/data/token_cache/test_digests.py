@@ -143,6 +143,7 @@ def test_cache_without_digests_is_used_with_a_warning_and_gets_them(copy, vocabu
         ("text/train/sentence_starts.bin", np.int64, 2, 2**40),
         ("text/validation/sentence_starts.offsets.bin", np.int64, 1, 2**40),
         ("text/validation/sentence_starts.offsets.bin", np.int64, 0, 1),
+        ("text/validation/tokens.offsets.bin", np.int64, 1, 3),
     ],
 )
 def test_cache_that_cannot_be_right_gets_no_digests(copy, capsys, name, dtype, place, value):
