@@ -185,7 +185,8 @@ def measure_opening(documents: int) -> dict[str, Any]:
             recorded[name] = {"size": size, "crc32": f"{zlib.crc32(block):08x}" * full + last}
         counts = {"documents": documents, "sentences": sentences, "tokens": tokens}
         split = {"counts": counts, "dtypes": {"tokens": "uint16", "sentence_starts": "int64"}}
-        content = {"format": FORMAT, "fingerprint": {}, "corpora": {"text": {"train": split}}}
+        empty = split | {"counts": dict.fromkeys(counts, 0)}
+        content = {"format": FORMAT, "fingerprint": {}, "corpora": {"text": {"train": split, "validation": empty}}}
         Path(folder, "cache.json").write_text(json.dumps(content))
         Path(folder, digests.NAME).write_text(json.dumps({"format": 1, "files": recorded}))
         del recorded

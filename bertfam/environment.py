@@ -88,7 +88,8 @@ def _check_xla_flags(text: str) -> None:
             "variable, or unset it"
         )
     reader = [sys.executable, "-P", "-c", "from jaxlib import xla_client; xla_client.CompileOptions()"]
-    done = subprocess.run(reader, capture_output=True, text=True, errors="replace", check=False)
+    whole_log = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "0"}
+    done = subprocess.run(reader, env=whole_log, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode and (refused := _REFUSED_BY_XLA.search(done.stderr)):
         raise UserError(f"XLA_FLAGS={text}: XLA refuses it ({refused[0]}); correct this environment variable, or unset it")
 

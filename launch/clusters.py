@@ -1,6 +1,7 @@
 """Flags of the launchers for Kubernetes."""
 
 import argparse
+import pathlib
 from collections.abc import Sequence
 
 import common
@@ -45,4 +46,11 @@ def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[argpar
             if not getattr(options, flag):
                 parser.error(f"create requires --{flag}")
         common.check_command(parser, command, slices.alone(parser, options.slice))
+        for flag, folder in common.local_folders(command).items():
+            if flag == "--model_dir":
+                parser.error(f"{flag}={folder} would be in a pod, which no other sees and a restart loses: use a folder on gs://")
+            if not pathlib.PurePosixPath(folder).is_absolute():
+                parser.error(
+                    f"{flag}={folder} is not in the pods: use a folder on gs://, or the absolute path of one in the image"
+                )
     return options, command

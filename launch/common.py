@@ -29,6 +29,7 @@ RESTART_REASONS = {  # exit statuses after which a run is restarted
     LOST: "lost one of its processes",
 }
 _TRAININGS = ("pretrain", "distill", "finetune")  # commands that launchers are for
+_FOLDERS = ("--model_dir", "--vocab", "--cache_dir")  # flags of them
 _IN_ONE_PROCESS = (  # the others, except replay, which several processes may run
     *(
         "cache",
@@ -190,6 +191,19 @@ def check_command(parser: argparse.ArgumentParser, command: Sequence[str], alone
                 f"{text}: nothing replaces {part[0]} in it; write a folder of one name, from which a run that is started again "
                 "resumes"
             )
+
+
+def local_folders(command: Sequence[str]) -> dict[str, str]:
+    """Return the flags of folders of a training command that are not in a bucket, with their values."""
+    name, *words = _words_of_bertfam(command) or [""]
+    if name not in _TRAININGS:
+        return {}
+    found = {}
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        flag, has_value, value = word.partition("=")
+        if flag in _FOLDERS:
+            found[flag] = value if has_value else following
+    return {flag: value for flag, value in found.items() if "://" not in value}
 
 
 def _is_quoted(word: str) -> bool:

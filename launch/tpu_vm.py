@@ -98,6 +98,12 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
             parser.error(f"--copy={word} is a link to {target}, outside of the current folder: copy that here, and name the copy")
     if options.action == "train" and options.restarts and re.search("--model_dir[= ](?!gs://)", " ".join(command)):
         parser.error("--model_dir is on machines that may be preempted: use a folder on gs://, or --restarts=0")
+    if options.action in ("train", "run"):
+        sent = [pathlib.Path(word) for word in options.copy]
+        for flag, word in common.local_folders(command).items():
+            path = pathlib.Path(word)
+            if flag != "--model_dir" and path.exists() and not path.is_absolute() and not {path, *path.parents} & {*sent}:
+                parser.error(f"{flag}={word} is not on the machines: send it by --copy={word}, or use a folder on gs://")
     return options, command
 
 

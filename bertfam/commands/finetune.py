@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bertfam.commands import benchmark_flags, flags, init_flags, pretrain, target_flags
-from bertfam.errors import UserError
+from bertfam.errors import UserError, warn
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -260,6 +260,8 @@ def _train_all(args: argparse.Namespace) -> int:
     folder, rates = to_path(args.model_dir), args.learning_rate if sweeps else (args.learning_rate,)
     if (folder / "config.gin").is_file():
         raise UserError(f"{folder} holds a run already, and {flag} makes a folder of runs; name another --model_dir")
+    if args.seeds and len(args.seeds) == 1:
+        warn([f"--seeds={args.seeds[0]} is one seed, and its scores have no spread; write several as --seeds=0,1,2"])
     scores: dict[Any, dict[int, dict[str, float]]] = {rate: {} for rate in rates}
     for rate in rates:
         for seed in args.seeds or [None]:

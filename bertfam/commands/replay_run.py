@@ -109,7 +109,7 @@ def _open(args: argparse.Namespace, processes: Processes) -> tuple[Job, Record]:
         if not 1 <= args.step <= run.total_steps:
             raise UserError(f"--step={args.step} is not an update of this run, which has updates 1 to {run.total_steps}")
     check_modules(processes, args.module_import)
-    start = processes.on_first("the checkpoint", lambda: _choose_checkpoint(model_dir, args.step, args.checkpoint))
+    start = processes.on_first("the checkpoint", lambda: _choose_checkpoint(model_dir, args.step, args.checkpoint, run))
     with processes.on_all("metrics.jsonl"):
         record = _read_record(model_dir, start, args.step)
         _check_rates(run, model_dir, start, args.step)
@@ -122,7 +122,7 @@ def _open(args: argparse.Namespace, processes: Processes) -> tuple[Job, Record]:
     return Job(model_dir, run, start, args.step, StagedBatches(run.stages, batches), aux, mesh), record
 
 
-def _choose_checkpoint(model_dir: Path, step: int, checkpoint: int | None) -> int:
+def _choose_checkpoint(model_dir: Path, step: int, checkpoint: int | None, run: Run) -> int:
     """Return the checkpoint to start from; raises UserError if there is none, or it is damaged."""
     directory = selection.existing(model_dir)
     if checkpoint is not None and checkpoint >= step:
@@ -131,7 +131,11 @@ def _choose_checkpoint(model_dir: Path, step: int, checkpoint: int | None) -> in
         checkpoint = selection.choose(model_dir, before=step)
     if checkpoint is None:
         steps = selection.steps(directory)
-        fix = f"it has {', '.join(map(str, steps))}: give a --step greater than {steps[0]}" if steps else "it has none"
+        fix = f"it has {', '.join(map(str, steps))}" if steps else "it has none"
+        if steps and steps[0] < run.total_steps:
+            fix += f": give a --step greater than {steps[0]}"
+        elif steps:
+            fix += ", after the last update: a run with a larger Run.keep_checkpoints can be replayed"
         raise UserError(f"{directory} has no checkpoint before --step={step}; {fix}")
     selection.find(model_dir, checkpoint, ())
     if not has_training_state(model_dir, checkpoint):

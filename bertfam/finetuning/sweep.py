@@ -30,7 +30,7 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 
 
 def table(scores: Mapping[int, Mapping[str, float]]) -> Sequence[str]:
-    """Return a line for each seed and for mean, median, standard deviation, least and greatest value of each score.
+    """Return a line for each seed and, of several, for mean, median, standard deviation, least and greatest value of each score.
 
     Args:
       scores: The scores by name of each seed.
@@ -40,7 +40,7 @@ def table(scores: Mapping[int, Mapping[str, float]]) -> Sequence[str]:
     width = max(14, *(len(name) + 2 for name in names)) if names else 14
     lines = [f"{'seed':10}" + "".join(f"{name:>{width}}" for name in names)]
     lines += [f"{seed:<10}" + "".join(f"{own[name]:>{width}.4f}" for name in names) for seed, own in scores.items()]
-    for title, compute in _SUMMARY.items():
+    for title, compute in _SUMMARY.items() if len(scores) > 1 else ():
         lines.append(f"{title:10}" + "".join(f"{compute(columns[name]):>{width}.4f}" for name in names))
     return lines
 

@@ -591,3 +591,4 @@ def test_several_seeds_are_summarised(classifier, untrained, tmp_path, capsys):
     assert {name: rows[name]["label_loss"] for name in expected} == pytest.approx(expected, abs=1e-4)
     assert [read_run(tmp_path / f"runs/seed_{seed}").seed for seed in (3, 5)] == [3, 5]
     assert cli.main([*words, f"--model_dir={tmp_path / 'runs/seed_3'}"]) == 2
+    assert len(sweep.table({3: {"accuracy": 0.5}})) == 2  # one seed has no spread

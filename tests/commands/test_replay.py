@@ -6,6 +6,8 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import replay_process
@@ -14,8 +16,9 @@ from command_line import in_process
 from model_folders import copy_run, metrics
 
 from bertfam import cli
-from bertfam.commands.replay_run import _check_rates
+from bertfam.commands.replay_run import _check_rates, _choose_checkpoint
 from bertfam.errors import UserError
+from bertfam.training.checkpoints import selection
 from bertfam.training.model_dir import read_run
 
 THREE = (
@@ -119,6 +122,15 @@ def test_model_without_a_training_state_is_refused(trained, tmp_path, capsys):
     assert capsys.readouterr().err == (
         f"bertfam: error: {copy}/checkpoints/0 holds an imported model, no training state: give a run\n"
     )
+
+
+def test_updates_before_the_only_checkpoint_are_answered_with_what_can_be_replayed(tmp_path):
+    (tmp_path / "checkpoints" / "18").mkdir(parents=True)
+    for total, fix in ((18, "it has 18, after the last update"), (20, "it has 18: give a --step greater than 18$")):
+        run = SimpleNamespace(total_steps=total)
+        with mock.patch.object(selection, "choose", return_value=None), mock.patch.object(selection, "steps", return_value=[18]):
+            with pytest.raises(UserError, match=f"no checkpoint before --step=3; {fix}"):
+                _choose_checkpoint(tmp_path, 3, None, run)
 
 
 def test_updates_of_another_schedule_are_answered_with_a_later_one_that_works(trained, tmp_path):

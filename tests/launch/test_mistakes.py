@@ -10,6 +10,7 @@ from fake_cloud import LAUNCH
 from bertfam.cli import COMMANDS
 
 COMMAND = ["--", "bertfam", "pretrain", "--model_dir=model"]
+BUCKET = [*COMMAND[:-1], "--model_dir=gs://bucket/model"]
 TRAIN = ["/opt/venv/bin/bertfam", "pretrain"]
 VM = ["bert", "--zone=z"]
 NO_SLICE = "'v9-3' is not a slice; write v5e-16, 2xv6e-256, v5p-128 (v4, v5e, v5p, v6e)"
@@ -30,6 +31,18 @@ SIZES = "v6e-1, v6e-4, v6e-8, v6e-16, v6e-32, v6e-64, v6e-128, v6e-256"
         (
             ["tpu_vm.py", "train", *VM, "--slice=v5e-8", "--", "bertfam", "pretrain", "--model_dir", "model"],
             "--model_dir is on machines that may be preempted: use a folder on gs://, or --restarts=0",
+        ),
+        (
+            ["tpu_vm.py", "run", *VM, "--slice=v5e-8", "--", "bertfam", "pretrain", "--model_dir=gs://b/m", "--vocab", "."],
+            "--vocab=. is not on the machines: send it by --copy=., or use a folder on gs://",
+        ),
+        (
+            ["gke.py", "create", "bert", "--slice=v5e-8", "--image=i", *COMMAND],
+            "--model_dir=model would be in a pod, which no other sees and a restart loses: use a folder on gs://",
+        ),
+        (
+            ["xpk.py", "create", "bert", "--cluster=c", "--slice=v5e-8", "--image=i", *BUCKET, "--vocab=v"],
+            "--vocab=v is not in the pods: use a folder on gs://, or the absolute path of one in the image",
         ),
         (["tpu_vm.py", "fetch", *VM], "fetch requires --folder"),
         (["tpu_vm.py", "fetch", *VM, "--folder="], "fetch requires --folder"),

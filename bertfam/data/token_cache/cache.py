@@ -79,7 +79,8 @@ class TokenCache:
                 has_digests = content.get("digests", False)
                 _check_corpora(self._corpora)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            why = error if isinstance(error, ValueError) else "it has not the entries that a build writes"
+            lacks = f"it has no {error}" if isinstance(error, KeyError) else "it has not the entries that a build writes"
+            why = error if isinstance(error, ValueError) else lacks
             raise UserError(f"{manifest} is damaged ({why}); delete {self.directory} and build it again") from None
         if version != FORMAT:
             raise UserError(
