@@ -1,7 +1,7 @@
-"""Cross-entropy of rows of logits and its gradient in one pass over memory, for NVIDIA GPUs.
+"""Cross-entropy of rows of logits and its gradient in one kernel, for NVIDIA GPUs.
 
-XLA reads the logits three times: for the largest, for the sum of exponents, and for the gradient. Here a program reads a row from
-memory once. When it reads it again, for the gradient, the row is still in the cache of the GPU.
+XLA reads the logits three times: for the largest, for the sum of exponents, and for the gradient. Here a program reads its row
+twice: for the largest and the sum together, and for the gradient.
 """
 
 from functools import partial
