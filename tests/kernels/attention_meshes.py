@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 from bertfam.kernels import rows
 from bertfam.kernels.attention.choice import BACKENDS, choose
 from bertfam.kernels.attention.interface import Inputs, Request
-from bertfam.kernels.attention.patterns import CAUSAL, FULL, BlockSparse, ExtraTokens, Window
+from bertfam.kernels.attention.patterns import CAUSAL, FULL, BlockSparse, ExtraTokens, GlobalTokens, Window
 from bertfam.layers.attention.dot_product import Row, SelfAttention
 from bertfam.layers.blocks import PostNormBlock
 from bertfam.layers.execution import Execution
@@ -52,7 +52,10 @@ def loss(backend, request, *arrays):
         nn.with_logical_constraint(array, ("batch", length, "heads", None))
         for array, length in zip(arrays, ("length", keys, keys, "length"), strict=True)
     )
-    lists = {"random_blocks": jnp.asarray(np.random.default_rng(0).integers(0, 16, (HEADS, 14, 1)))}
+    blocks = LENGTH // getattr(request.pattern, "block", LENGTH)
+    random_blocks = np.random.default_rng(0).integers(0, blocks, (HEADS, max(blocks - 2, 0), 1), np.int32)
+    flags = jnp.zeros(SEGMENTS.shape, bool).at[:, 300].set(True)
+    lists = {"random_blocks": jnp.asarray(random_blocks), "global_tokens": flags}
     mixed, _ = backend.run(Inputs(query, key, value, jnp.asarray(SEGMENTS), arrays=lists), request)
     return jnp.sum(jnp.where(SEGMENTS[:, :, None, None] > 0, mixed * weights, 0))
 
@@ -102,6 +105,17 @@ def largest_difference(one, other):
     return max(float(np.max(np.abs(np.asarray(a) - np.asarray(b))) / np.max(np.abs(np.asarray(b)))) for a, b in pairs)
 
 
+def lowered_for_hopper(pattern):
+    """Lower forward and backward of the kernels for GPUs, which are not run here, and count calls and messages of a device."""
+    shape = MeshShape(data=2, sequence=2, tensor=2)
+    with jax.set_mesh(shape.build(jax.devices())), nn.logical_axis_rules(shape.rules.items()):
+        request = Request("bfloat16", LENGTH, 64, pattern.within(LENGTH), packed=True, platform="gpu", split=True)
+        given = (jax.ShapeDtypeStruct((len(SEGMENTS), LENGTH, HEADS, 64), jnp.bfloat16) for _ in range(4))
+        gradient = jax.jit(jax.grad(lambda *given: loss(BACKENDS["hopper"], request, *given), argnums=(0, 1, 2)))
+        text = gradient.trace(*given).lower(lowering_platforms=("cuda",)).as_text()
+    return {name: text.count(name) for name in ("mosaic_gpu", "collective_permute")}
+
+
 def compile_for(slice_name, sizes, pattern):
     """Compile forward and backward of the chosen backend for a TPU slice; return its name and its program's text."""
     shape = MeshShape(**sizes)
@@ -138,4 +152,12 @@ if __name__ == "__main__":
             name, text = compile_for(slice_name, sizes, pattern)
             results["tpu"][slice_name] = {"name": name, "calls": text.count('custom_call_target="tpu_custom_call"')}
             results["tpu"][slice_name]["gathers"] = len(re.findall(r"all-gather(-start)?\(", text))
+    if jax.__version_info__ >= (0, 11, 2):
+        patterns = {
+            "all": FULL,
+            "window": Window(20, 9),
+            "blocks": BlockSparse(random=1),
+            "global": GlobalTokens(Window(20, 9), 2),
+        }
+        results["hopper"] = {name: lowered_for_hopper(pattern) for name, pattern in patterns.items()}
     print(json.dumps(results))

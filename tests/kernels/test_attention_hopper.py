@@ -14,11 +14,14 @@ from bertfam.kernels.attention.patterns import CAUSAL, FULL, BlockSparse, ExtraT
 from bertfam.kernels.attention.reference import Reference
 from bertfam.kernels.attention.tiles import (
     ROWS,
+    Part,
     block_intervals,
     block_sparse_pairs,
+    columns_of,
     interval_visits,
     intervals,
     listed_visits,
+    rows_of,
 )
 
 GPU = Request("bfloat16", 1024, 64, packed=True, platform="gpu", compute_capability=9.0)
@@ -92,6 +95,46 @@ def test_visits_of_a_tile_are_within_the_row_and_include_all_that_is_seen(patter
             assert count == 0 and inner_high == 0
 
 
+@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.describe())
+def test_intervals_of_a_part_of_the_queries_are_its_mask(pattern):
+    """A device has the queries from place 13 to 39, and all keys."""
+    segment_ids, part = packed_rows(60), Part(jnp.int32(13), 27)
+    mask, places = seen(segment_ids, pattern)[:, 13:40], np.arange(60)
+    low, high = jax.jit(lambda ids: rows_of(*intervals(ids, None, pattern.left, pattern.right), part))(segment_ids)
+    visible = (places >= low[:, :, None]) & (places < high[:, :, None])
+    assert visible.shape[1] == ROWS and np.array_equal(visible[:, :27], mask) and not visible[:, 27:].any()
+    low, high = jax.jit(lambda ids: columns_of(*intervals(ids, None, pattern.right, pattern.left), part))(segment_ids)
+    visible = (places[:27] >= low[:, :, None]) & (places[:27] < high[:, :, None])
+    assert np.array_equal(visible, np.swapaxes(mask, 1, 2))
+
+
+def test_listed_visits_of_a_part_of_the_queries_are_those_of_whole_rows():
+    heads, blocks, first, count = 2, 12, 4, 3
+    generator = np.random.default_rng(0)
+    random_blocks = generator.integers(0, blocks, (heads, blocks - 2, 3), np.int32)
+    low, high = jax.device_get(compiled_intervals(packed_rows(blocks * ROWS), None, None, None))
+    queries, keys = block_sparse_pairs(BlockSparse().within(blocks * ROWS), random_blocks)
+    part = Part(jnp.int32(first * ROWS), count * ROWS)
+
+    def visited(tiles, others, **parts):
+        """Return the columns that each row of each head sees, as often as it visits them: int[batch, heads, rows, columns]."""
+        visits = jax.device_get(jax.jit(lambda: listed_visits(low, high, tiles, others, **parts))())
+        batch, rows = visits.low.shape
+        counts = np.zeros((batch, heads, rows, blocks * ROWS), int)
+        for row, head, tile in np.ndindex(batch, heads, rows // ROWS):
+            start, number, *_ = visits.steps[row, head, tile]
+            own = slice(tile * ROWS, (tile + 1) * ROWS)
+            for column in visits.columns[head, start : start + number]:
+                places = column + np.arange(ROWS)
+                inside = (places >= visits.low[row, own, None]) & (places < visits.high[row, own, None])
+                counts[row, head, own, column : column + ROWS] += inside
+        return counts
+
+    own = slice(first * ROWS, (first + count) * ROWS)
+    assert np.array_equal(visited(queries, keys, rows=part), visited(queries, keys)[:, :, own])
+    assert np.array_equal(visited(keys, queries, columns=part)[..., : count * ROWS], visited(keys, queries)[..., own])
+
+
 def test_listed_visits_are_the_blocks_of_the_pattern_as_often_as_it_counts_them():
     heads, blocks = 2, 12
     length, random_blocks = blocks * ROWS - 5, np.random.default_rng(0).integers(0, blocks, (heads, blocks - 2, 3), np.int32)
@@ -117,12 +160,20 @@ def arrays(length, heads, key_heads, head_dim):
 
 @compiles
 @pytest.mark.parametrize(
-    ("pattern", "heads", "head_dim"),
-    [(CAUSAL, 2, 32), (GlobalTokens(Window(20, 20), 2), 1, 64), (ExtraTokens(7, 20), 1, 32)],
-    ids=["causal, grouped heads", "window and global tokens", "blocks and extra tokens"],
+    ("pattern", "heads", "head_dim", "parts"),
+    [
+        (CAUSAL, 2, 32, 1),
+        (GlobalTokens(Window(20, 20), 2), 1, 64, 1),
+        (GlobalTokens(Window(20, 20), 2), 1, 32, 2),
+        (ExtraTokens(7, 20), 1, 32, 1),
+    ],
+    ids=["causal, grouped heads", "window and global tokens", "window and global tokens, in parts", "blocks and extra tokens"],
 )
-def test_outputs_and_gradients_match_the_reference(pattern, heads, head_dim):
-    """Their error is at most twice that of the reference in bfloat16; both are compared with the reference in float32."""
+def test_outputs_and_gradients_match_the_reference(pattern, heads, head_dim, parts):
+    """Rows are computed whole, or in two parts of their queries, as two devices do.
+
+    Their error is at most twice that of the reference in bfloat16; both are compared with the reference in float32.
+    """
     from bertfam.kernels.attention.hopper_kernels import Settings
 
     length = 100  # no multiple of a tile
@@ -139,8 +190,15 @@ def test_outputs_and_gradients_match_the_reference(pattern, heads, head_dim):
     def reference(*qkv):
         return Reference().run(inputs(*qkv), Request(str(qkv[0].dtype), length, head_dim, pattern, packed=True))[0]
 
-    def kernels(*qkv):
-        return attend(inputs(*qkv), pattern, Settings(head_dim**-0.5, interpret=True))
+    def kernels(query, key, value):
+        whole, settings, outputs = inputs(query, key, value), Settings(head_dim**-0.5, interpret=True), []
+        if parts == 1:
+            return attend(whole, pattern, settings)
+        for first, end in ((0, 60), (60, length)):
+            own = whole._replace(query=query[:, first:end], segment_ids=whole.segment_ids[:, first:end])
+            own = own._replace(key_segment_ids=whole.segment_ids, offset=jnp.int32(first))
+            outputs.append(attend(own, pattern, settings))
+        return jnp.concatenate(outputs, axis=1)
 
     def results(function, *qkv):
         output, pull_back = jax.vjp(function, *qkv)
@@ -187,7 +245,9 @@ def test_kernels_lower_to_gpu_code(pattern, head_dim):
         ({"length": 4352, "pattern": ExtraTokens(256, 84)}, "hopper", "fastest"),
         ({"pattern": BlockSparse(32, blocks=32)}, "block_sparse", "32 tokens"),
         ({"bias": True}, "xla", "scores have a bias"),
-        ({"split": True}, "xla", "sharded over devices"),
+        ({"split": True}, "hopper", "fastest"),
+        ({"split": True, "length": 4352, "pattern": ExtraTokens(256, 84)}, "blocks", "sharded over devices"),
+        ({"split": True, "length": 1000, "pattern": BlockSparse(blocks=16)}, "block_sparse", "not into multiples of 64"),
         ({"return_weights": True}, "reference", "attention weights are requested"),
         ({"length": 256, "key_length": 1024, "pattern": CAUSAL}, "xla", "keys come from a cache"),
         ({"dropout_rate": 0.1}, "hopper", "attention dropout 0.1 is not applied"),

@@ -42,6 +42,16 @@ def test_a_window_exchanges_the_tokens_beside_a_device_only(results):
     assert {case for case, count in gathers.items() if count} == {"splash, 300 tokens on each side"}
 
 
+def test_kernels_for_hopper_lower_with_the_tokens_of_rows_sharded(results):
+    """Windows exchange the tokens beside a device's own: keys and values, their segments, and the gradients of the former."""
+    if "hopper" not in results:
+        pytest.skip("the kernels require jax 0.11.2")
+    calls = {name: counts["mosaic_gpu"] for name, counts in results["hopper"].items()}
+    assert calls.keys() == {"all", "window", "blocks", "global"} and min(calls.values()) >= 3
+    exchanges = {name: counts["collective_permute"] for name, counts in results["hopper"].items()}
+    assert exchanges == {"all": 0, "window": 10, "blocks": 0, "global": 0}
+
+
 def test_kernels_compile_for_tpu_slices(results):
     """Each has a kernel for the outputs, one for the gradients of queries and one for those of keys and values."""
     if not results["tpu"]:

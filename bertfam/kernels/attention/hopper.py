@@ -12,15 +12,18 @@ from typing_extensions import override
 
 from bertfam.kernels.attention.interface import Backend, Inputs, Request
 from bertfam.kernels.attention.patterns import FULL, BlockSparse, ExtraTokens, GlobalTokens, Pattern, Window, first_global
-from bertfam.kernels.attention.per_device import per_device
+from bertfam.kernels.attention.per_device import Halo, length_shards, per_device, window_halo
 from bertfam.kernels.attention.tiles import (
     ROWS,
+    Part,
     Visits,
     block_intervals,
     block_sparse_pairs,
+    columns_of,
     interval_visits,
     intervals,
     listed_visits,
+    rows_of,
 )
 
 if TYPE_CHECKING:
@@ -61,7 +64,7 @@ class Hopper(Backend):
         if request.bias:
             yield "scores have a bias"
         if request.split:
-            yield "the tokens of a row are sharded over devices"
+            yield from _refusals_of_parts(request)
 
     @override
     def cost(self, request: Request) -> float:
@@ -72,25 +75,33 @@ class Hopper(Backend):
         return (start + 0.00091 * keys) * (-(-request.length // ROWS) * ROWS / request.length)
 
     @override
+    def gathers_keys(self, request: Request) -> bool:
+        return _halo(request) is None
+
+    @override
     def run(self, inputs: Inputs, request: Request) -> tuple[jax.Array, None]:
         from bertfam.kernels.attention.hopper_kernels import Settings  # requires a jax that `refusals` accepts
 
         own_keys = inputs.key_segment_ids is None
 
         def compute(local: Inputs, arrays: Any) -> jax.Array:
-            local = local._replace(key_segment_ids=None if own_keys else local.key_segment_ids, arrays=arrays)
+            whole_rows = own_keys and local.offset is None
+            local = local._replace(key_segment_ids=None if whole_rows else local.key_segment_ids, arrays=arrays)
             return attend(local, request.pattern, Settings(request.score_scale))
 
-        given = inputs._replace(key_segment_ids=inputs.segment_ids) if own_keys else inputs
+        given = inputs._replace(key_segment_ids=inputs.segment_ids if own_keys else inputs.key_segment_ids, offset=None)
         heads = "heads" if 1 < inputs.query.shape[2] == inputs.key.shape[2] else None
-        axes = {"random_blocks": (heads, None, None), "global_tokens": ("batch", "length")}
+        axes = {"random_blocks": (heads, None, None), "global_tokens": ("batch", None)}
         arrays = {name: array for name, array in (inputs.arrays or {}).items() if name in axes}
         specs = {name: nn.logical_to_mesh_axes(axes[name]) for name in arrays}
-        return per_device(compute, given, arrays, specs), None
+        return per_device(compute, given, arrays, specs, _halo(request)), None
 
 
 def attend(inputs: Inputs, pattern: Pattern, settings: "Settings") -> jax.Array:
-    """Compute attention on one device; shapes as in `Inputs`. The output at padding is 0."""
+    """Compute attention on one device; shapes as in `Inputs`. The output at padding is 0.
+
+    With `Inputs.offset` the queries are consecutive places of the row of the keys.
+    """
     match pattern:
         case BlockSparse():
             return _block_sparse(inputs, pattern, settings)
@@ -101,6 +112,21 @@ def attend(inputs: Inputs, pattern: Pattern, settings: "Settings") -> jax.Array:
         case Window():
             return _in_window(inputs, pattern, settings)[0]
     raise NotImplementedError(pattern.describe())
+
+
+def _refusals_of_parts(request: Request) -> Iterator[str]:
+    """Yield the reasons against rows whose tokens are sharded over devices."""
+    shards = length_shards()
+    if isinstance(request.pattern, ExtraTokens) or request.key_length is not None:
+        yield "the tokens of a row are sharded over devices"
+        return
+    multiple = ROWS if isinstance(request.pattern, BlockSparse) else 1
+    if request.length % (shards * multiple):
+        yield f"rows of {request.length} tokens are sharded over {shards} devices, not into multiples of {multiple}"
+
+
+def _halo(request: Request) -> Halo | None:
+    return window_halo(request.pattern, request.length // length_shards())
 
 
 def _supports(pattern: Pattern) -> bool:
@@ -129,10 +155,24 @@ def _in_window(inputs: Inputs, window: Window, settings: "Settings") -> tuple[ja
     queries, others = _padded(inputs.segment_ids), None
     keys = queries
     if inputs.key_segment_ids is not None:
-        others = keys = _padded(inputs.key_segment_ids)
-    seen = interval_visits(*intervals(queries, others, window.left, window.right), keys.shape[1])
+        keys = _padded(inputs.key_segment_ids)
+        queries, others = (keys, None) if inputs.offset is not None else (queries, keys)
+    low, high = intervals(queries, others, window.left, window.right)
     back = intervals(keys, None if others is None else queries, window.right, window.left)
-    return _run(inputs, seen, interval_visits(*back, queries.shape[1]), settings)
+    if (part := _part(inputs)) is not None:
+        low, high = rows_of(low, high, part)
+        back = columns_of(*back, part)
+    seen = interval_visits(low, high, keys.shape[1])
+    return _run(inputs, seen, interval_visits(*back, low.shape[1]), settings)
+
+
+def _part(inputs: Inputs) -> Part | None:
+    """Return the places of the queries in the row of the keys; None: all of them, or those of another sequence."""
+    return None if inputs.offset is None else Part(inputs.offset, inputs.query.shape[1])
+
+
+def _key_segments(inputs: Inputs) -> jax.Array:
+    return inputs.segment_ids if inputs.key_segment_ids is None else inputs.key_segment_ids
 
 
 def _block_sparse(inputs: Inputs, pattern: BlockSparse, settings: "Settings") -> jax.Array:
@@ -142,9 +182,10 @@ def _block_sparse(inputs: Inputs, pattern: BlockSparse, settings: "Settings") ->
     if heads != key_heads:  # the random blocks of each query head are others
         key, value = (jnp.repeat(array, heads // key_heads, axis=2) for array in (inputs.key, inputs.value))
         inputs = inputs._replace(key=key, value=value)
-    sides = intervals(_padded(inputs.segment_ids), None, None, None)
+    sides, part = intervals(_padded(_key_segments(inputs)), None, None, None), _part(inputs)
     queries, keys = block_sparse_pairs(pattern, random_blocks)
-    return _run(inputs, listed_visits(*sides, queries, keys), listed_visits(*sides, keys, queries), settings)[0]
+    seen = listed_visits(*sides, queries, keys, rows=part)
+    return _run(inputs, seen, listed_visits(*sides, keys, queries, columns=part), settings)[0]
 
 
 def _global_tokens(inputs: Inputs, pattern: GlobalTokens, settings: "Settings") -> jax.Array:
@@ -157,10 +198,11 @@ def _global_tokens(inputs: Inputs, pattern: GlobalTokens, settings: "Settings") 
     keys, values = (gather(array, places[:, :, None, None]) for array in (inputs.key, inputs.value))
     group = inputs.query.shape[2] // keys.shape[2]
     keys, values = (jnp.repeat(array, group, axis=2) if group > 1 else array for array in (keys, values))
-    segment_ids = inputs.segment_ids
+    segment_ids, global_ids = inputs.segment_ids, gather(_key_segments(inputs), places)
     # bool[batch, length, most]
-    same = (segment_ids[:, :, None] == gather(segment_ids, places)[:, None]) & (segment_ids > 0)[:, :, None] & found[:, None]
-    visible = same & ~pattern.window.mask(jnp.arange(segment_ids.shape[1])[None, :, None], places[:, None])
+    same = (segment_ids[:, :, None] == global_ids[:, None]) & (segment_ids > 0)[:, :, None] & found[:, None]
+    query_places = jnp.arange(segment_ids.shape[1]) + (0 if inputs.offset is None else inputs.offset)
+    visible = same & ~pattern.window.mask(query_places[None, :, None], places[:, None])
     scores = jnp.einsum("blhd,bmhd->bhlm", inputs.query, keys, preferred_element_type=jnp.float32) * settings.scale
     scores = jnp.where(visible[:, None], scores, _HIDDEN)
     lse = lse * math.log(2)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from bertfam.kernels.attention.interface import Inputs
+from bertfam.kernels.attention.patterns import Pattern, Window
 
 _OUTSIDE = -1  # segment of keys beyond the ends of a row
 
@@ -26,6 +27,20 @@ class Halo(NamedTuple):
 def length_shards() -> int:
     """Return the number of devices of the current mesh over which the tokens of a row are sharded."""
     return jax.sharding.get_abstract_mesh().shape.get("sequence", 1)
+
+
+def window_halo(pattern: Pattern, own: int, multiple: int = 1) -> Halo | None:
+    """Return the keys beside its own that a device requires; None if it requires more than its neighbours have, or has all.
+
+    Args:
+      pattern: the places that a query may attend to.
+      own: number of places of a row that each device has.
+      multiple: number that both sides are rounded up to a multiple of.
+    """
+    if length_shards() == 1 or not isinstance(pattern, Window) or pattern.left is None or pattern.right is None:
+        return None
+    halo = Halo(*(-(-side // multiple) * multiple for side in (pattern.left, pattern.right)))
+    return halo if max(halo) <= own else None
 
 
 def per_device(
@@ -47,6 +62,8 @@ def per_device(
       extra_specs: the mesh axes that shard `extra`: a tree of `PartitionSpec`, or one for all; None: none.
       halo: the places beside a device's own, at most as many as its own.
 
+    If the tokens of a row are sharded, a device's `Inputs.offset` is the place of its first query among its keys.
+
     Returns:
       The output [batch, length, heads, head_dim].
     """
@@ -60,6 +77,9 @@ def per_device(
     specs = {name: nn.logical_to_mesh_axes(names) for name, names in axes.items()}
 
     def of_device(arrays: dict[str, Any], extra: Any) -> jax.Array:
+        if length_shards() > 1:
+            first = jax.lax.axis_index("sequence") * arrays["query"].shape[1]
+            arrays["offset"] = jnp.int32(halo.left) if halo else first
         if halo:
             arrays |= {name: _with_neighbours(arrays[name], halo) for name in ("key", "value")}
             # Places beyond the ends of a row arrive as 0.

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from bertfam.kernels.attention.interface import Backend, Inputs, Request, beyond_self_attention
 from bertfam.kernels.attention.patterns import FULL, Window
-from bertfam.kernels.attention.per_device import Halo, length_shards, per_device
+from bertfam.kernels.attention.per_device import Halo, length_shards, per_device, window_halo
 
 _LANES = 128  # of a TPU's vector registers, of which a block of keys is a multiple
 # Largest block of queries and of keys: the value that MaxText's configurations have (`sa_block_q: 512` and the like).
@@ -75,12 +75,7 @@ def _own_length(request: Request, shards: int) -> int:
 
 
 def _halo(request: Request, shards: int) -> Halo | None:
-    """Return the keys beside its own that a device requires; None if it requires more than its neighbours have, or has all."""
-    pattern = request.pattern
-    if shards == 1 or not isinstance(pattern, Window) or pattern.left is None or pattern.right is None:
-        return None
-    halo = Halo(*(-(-side // _LANES) * _LANES for side in (pattern.left, pattern.right)))
-    return halo if max(halo) <= _own_length(request, shards) else None
+    return window_halo(request.pattern, _own_length(request, shards), _LANES)
 
 
 def _attend(inputs: Inputs, kernel: Any) -> jax.Array:

@@ -4,6 +4,7 @@ Rows are queries and columns keys; for the gradients of keys, rows are keys and 
 columns that its tile visits, so that a mask is two comparisons.
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -31,6 +32,19 @@ class Visits(NamedTuple):
     high: jax.Array
     steps: jax.Array
     columns: jax.Array | None = None
+
+
+@dataclass(frozen=True)
+class Part:
+    """Consecutive places of a row: the queries that a device has.
+
+    Attributes:
+      first: int32[], the first place.
+      count: number of places.
+    """
+
+    first: jax.Array
+    count: int
 
 
 def intervals(
@@ -71,6 +85,19 @@ def block_intervals(segment_ids: jax.Array, block: int) -> tuple[jax.Array, jax.
     return intervals(segment_ids, None, block + place, 2 * block - 1 - place)
 
 
+def rows_of(low: jax.Array, high: jax.Array, part: Part) -> tuple[jax.Array, jax.Array]:
+    """Return the intervals of the rows of a part, filled up with empty ones to a multiple of 64 rows."""
+    own = (lax.dynamic_slice_in_dim(side, part.first, part.count, axis=1) for side in (low, high))
+    low, high = (jnp.pad(side, [(0, 0), (0, -part.count % ROWS)]) for side in own)
+    return low, high
+
+
+def columns_of(low: jax.Array, high: jax.Array, part: Part) -> tuple[jax.Array, jax.Array]:
+    """Return the intervals within the columns of a part, counted from its first column; [0, 0) for those outside of it."""
+    low, high = (jnp.clip(side - part.first, 0, part.count) for side in (low, high))
+    return jnp.where(low < high, low, 0), jnp.where(low < high, high, 0)
+
+
 def interval_visits(low: jax.Array, high: jax.Array, columns: int) -> Visits:
     """Return the visits of all blocks between the first and the last column that a row of the tile sees.
 
@@ -87,7 +114,15 @@ def interval_visits(low: jax.Array, high: jax.Array, columns: int) -> Visits:
     return Visits(low, high, jnp.stack([first, count, lows.max(-1), highs.min(-1)], axis=-1)[:, None])
 
 
-def listed_visits(low: jax.Array, high: jax.Array, tiles: jax.Array, blocks: jax.Array) -> Visits:
+def listed_visits(
+    low: jax.Array,
+    high: jax.Array,
+    tiles: jax.Array,
+    blocks: jax.Array,
+    *,
+    rows: Part | None = None,
+    columns: Part | None = None,
+) -> Visits:
     """Return the visits of listed blocks.
 
     Args:
@@ -95,16 +130,32 @@ def listed_visits(low: jax.Array, high: jax.Array, tiles: jax.Array, blocks: jax
       high: int32[batch, rows], the first after them that it does not see.
       tiles: int32[heads, pairs]; a tile of rows visits the block of columns at the same place of `blocks`.
       blocks: int32[heads, pairs]; a tile that visits a block several times counts it as often.
+      rows: the rows that are computed, which begin and end with a tile; None: all.
+      columns: the columns that there are, which begin and end with a block; None: all.
     """
+    count = low.shape[1] // ROWS
+    own = jnp.ones_like(blocks, bool)
+    earlier, start = ~own, jnp.int32(0)
+    if columns is not None:
+        start = columns.first // ROWS
+        earlier, own = blocks < start, (blocks >= start) & (blocks < start + columns.count // ROWS)
+        low, high = columns_of(low, high, columns)
+    of_tile = tiles[:, :, None] == jnp.arange(count)
+    before, visits, total = (
+        jnp.sum(of_tile & counted[:, :, None], axis=1, dtype=jnp.int32)  # [heads, tiles]
+        for counted in (earlier, own, jnp.ones_like(own))
+    )
+    first = jnp.cumsum(total, axis=1) - total + before
     lows, highs = (_tiled(side) for side in (low, high))
-    batch, count = lows.shape[:2]
-    ordered = jnp.sort(tiles * count + blocks, axis=-1)
-    visits = jnp.sum(tiles[:, :, None] == jnp.arange(count), axis=1, dtype=jnp.int32)  # [heads, tiles]
-    first = jnp.cumsum(visits, axis=1) - visits
-    shape = batch, *visits.shape
+    shape = lows.shape[0], *visits.shape
     of_heads = (jnp.broadcast_to(part[None], shape) for part in (first, visits))
     of_rows = (jnp.broadcast_to(part[:, None], shape) for part in (lows.max(-1), highs.min(-1)))
-    return Visits(low, high, jnp.stack([*of_heads, *of_rows], axis=-1), ordered % count * ROWS)
+    steps = jnp.stack([*of_heads, *of_rows], axis=-1)
+    if rows is not None:
+        low, high = rows_of(low, high, rows)
+        steps = lax.dynamic_slice_in_dim(steps, rows.first // ROWS, rows.count // ROWS, axis=2)
+    ordered = jnp.sort(tiles * count + blocks, axis=-1)
+    return Visits(low, high, steps, (ordered % count - start) * ROWS)
 
 
 def block_sparse_pairs(pattern: BlockSparse, random_blocks: jax.Array) -> tuple[jax.Array, jax.Array]:
