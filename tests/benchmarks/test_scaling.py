@@ -20,6 +20,7 @@ def test_model_is_trained_by_a_round(monkeypatch):
     entry = scaling.Entry(scaling.Course(run, scaling.MESHES["zero1"], jax.devices()[:1]))
     entry.round(2)
     (course,) = entry.courses
+    assert course.bytes > 0 and 5 < course.loss < 9  # log(500) and that of next sentences
     assert (course.tokens, entry.devices, int(course.state.step)) == (64, 1, 2) and entry.rates[0] > 0
 
 
@@ -32,12 +33,11 @@ def clock(monkeypatch):
         def __init__(self, run, mesh, devices):
             self.trainer = SimpleNamespace(mesh=SimpleNamespace(size=len(devices)))
             self.tokens = run.stages[0].batch_size * run.stages[0].length
-            self.state, self.batch = 0, None
-            self.seconds = 1 + max(device.id for device in devices)
+            self.state = 0
+            self.seconds, self.bytes, self.loss = 1 + max(device.id for device in devices), 2**31, 1.5
 
-        def step(self, state, batch):
+        def update(self):
             now.seconds += self.seconds
-            return state + 1, {}
 
     monkeypatch.setattr(scaling, "Course", Course)
     monkeypatch.setattr(scaling, "time", SimpleNamespace(monotonic=lambda: now.seconds))
@@ -46,14 +46,18 @@ def clock(monkeypatch):
 
 def test_rows_of_single_devices_all_devices_and_a_mesh(clock, monkeypatch, capsys):
     """The rate of each is per device, and its share is of the slowest device's rate."""
-    words = ["--run=quickstart_bert", "--rows=64", "--length=128", "--steps=3", "--rounds=2", "--mesh=zero1"]
-    monkeypatch.setattr(sys, "argv", ["scaling", *words, "--gin=BertConfig.num_layers = 1"])
-    assert scaling.main() == 0
-    lines = capsys.readouterr().out.splitlines()
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")][2:]
-    assert rows == [
-        ["device 0 alone", "1", "8", "200.0%", "0.0%"],
-        ["device 1 alone", "1", "4", "100.0%", "0.0%"],
-        ["all at once", "2", "3", "66.7%", "0.0%"],
-        ["zero1", "2", "4", "100.0%", "0.0%"],
+    common = ["--run=quickstart_bert", "--length=128", "--steps=3", "--rounds=2", "--gin=BertConfig.num_layers = 1"]
+
+    def rows_of(*words):
+        monkeypatch.setattr(sys, "argv", ["scaling", *common, *words])
+        assert scaling.main() == 0
+        lines = capsys.readouterr().out.splitlines()
+        return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")][2:]
+
+    assert rows_of("--rows=64", "--mesh=zero1") == [
+        ["device 0 alone", "1", "8", "200.0%", "0.0%", "1,000.0", "2.0", "1.500000"],
+        ["device 1 alone", "1", "4", "100.0%", "0.0%", "2,000.0", "2.0", "1.500000"],
+        ["all at once", "2", "3", "66.7%", "0.0%", "3,000.0", "2.0", "1.500000"],
+        ["zero1", "2", "4", "100.0%", "0.0%", "2,000.0", "2.0", "1.500000"],
     ]
+    assert rows_of("--rows=64", "--mesh=sequence", "--same_rows")[-1][:6] == ["sequence", "2", "2", "50.0%", "0.0%", "2,000.0"]
