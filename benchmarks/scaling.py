@@ -120,7 +120,9 @@ def main() -> int:
             f"BATCH_SIZE = {rows}",
             "Run.mesh = @MeshShape()",
         ]
-        bindings += ["Execution.dtype = 'bfloat16'", "Execution.layers = 'unroll'", *args.gin]
+        # What "auto" is on a GPU with enough memory.
+        bindings += ["Execution.dtype = 'bfloat16'", "Execution.layers = 'unroll'", "Execution.dropout_bits = 'hash'"]
+        bindings += ["Execution.remat = 'none'", "Run.microbatches = 1", *args.gin]
         return load([f"runs/{args.run}.gin"], bindings).build("Run").sized(_VOCABULARY)
 
     own = MESHES if args.mesh is None else {name: MESHES[name] for name in args.mesh}
