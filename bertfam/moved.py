@@ -104,7 +104,7 @@ PARAMETERS: dict[str, dict[str, Retired]] = {
 
 # Selector of a configurable -> its parameters that an earlier config.gin of a run does not state, with the values that it means.
 ADDED: dict[str, dict[str, Any]] = {
-    "bertfam.data.text_data.TextData": {"rows_version": 1},
+    "bertfam.data.text_data.TextData": {"rows_version": 1, "similar_lengths": False},
     "bertfam.layers.execution.Execution": {"dropout_bits": "threefry"},
     "bertfam.training.run.Run": {"seed_bits": 32},
 }

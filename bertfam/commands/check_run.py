@@ -108,7 +108,8 @@ def _inspect(
         trainer.count_flops(data.training)
     classes = class_counts(run, cache) if cache else {}
     parts = (trainer.mesh, trainer.abstract_state, trainer.tensors)
-    plan = make_plan(run, *parts, counts, trainer.flops_per_step, reasons, classes)
+    row_counts = [source.row_counts for source in data.training] if data else ()
+    plan = make_plan(run, *parts, counts, trainer.flops_per_step, reasons, classes, row_counts)
     if cache and data:
         lines = _cache_warnings(run, cache, pieces, data)
     else:

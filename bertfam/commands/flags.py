@@ -34,7 +34,7 @@ _DEFAULTS = "tasks/text.gin"  # every other file overrides it
 _READ = ("input", "language_input", "validation_input", "gin_file", "bad_words")  # flags of files that a command reads
 _WHERE = ("input", "language_input", "task")  # where text comes from
 # Parameters by which a run keeps what earlier versions computed.
-_KEPT = ("TextData.rows_version", "Run.seed_bits")
+_KEPT = ("TextData.rows_version", "TextData.similar_lengths", "Run.seed_bits")
 # Flags that describe how --input is read.
 _OF_INPUT = ("validation_input", "input_format", "text_field", "encoding", "language")
 

@@ -371,7 +371,8 @@ def _print_plan(args: argparse.Namespace, job: Job, initial: InitialState) -> di
         )
     counts = {split: job.cache.counts(split) for split in SPLITS}
     classes, parts = class_counts(job.run, job.cache), (trainer.mesh, trainer.abstract_state, trainer.tensors)
-    plan = make_plan(job.run, *parts, counts, trainer.flops_per_step, job.reasons, classes)
+    row_counts = [source.row_counts for source in job.data.training]
+    plan = make_plan(job.run, *parts, counts, trainer.flops_per_step, job.reasons, classes, row_counts)
     if not processes.alone:
         plan["processes"] = {"source": processes.source, "hosts": processes.hosts}
     print(plan_text(plan), flush=True)

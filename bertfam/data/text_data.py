@@ -16,6 +16,8 @@ from bertfam.data.corpora.corpus import Corpus
 from bertfam.data.rows.batches import Batches, CorruptedRows, Examples
 from bertfam.data.rows.blocks import BlockExamples, BlockOrder, Blocks
 from bertfam.data.rows.earlier_rows import earlier_rows, earlier_text_pairs
+from bertfam.data.rows.labelled.labelled_texts import LabelledExamples
+from bertfam.data.rows.labelled.similar_lengths import LengthBatches, similar_length_batches
 from bertfam.data.rows.layout import PairLayout, RowLayout
 from bertfam.data.rows.mixture import ConcatenatedRows, MixedRows, Mixture, SelectedRows, shares
 from bertfam.data.rows.order import Contiguous, Shuffled, Streams
@@ -32,7 +34,7 @@ from bertfam.storage.paths import to_path
 TEXT = "text"  # the name of the only corpus
 Order = Literal["shuffled", "streams"]
 LATEST_ROWS = 4
-_PLAN, _ORDER, _NOISE = range(3)
+_PLAN, _ORDER, _NOISE, _BATCHES = range(4)
 # Held-out rows and their masks are the same for every run and seed, so that losses are comparable.
 _HELD_OUT_SEED = 0
 _SHORT = 100  # more tokens than any layout of rows needs
@@ -58,6 +60,8 @@ class TextData:
         (dynamic masking).
       blocks: Sizes of the blocks in which the shuffled rows of a large corpus are planned. None: corpora of any size are planned
         as a whole, in memory and time that grow with them.
+      similar_lengths: Batches of labelled texts have rows of similar length, and only as much padding as these need, unless the
+        texts are of several corpora; see `LengthOrder`. False: all rows have the length of their stage, in a shuffled order.
       rows_version: Version of the rows, which a run keeps. 1 is for runs begun before it was recorded: each stage starts an order
         of its own, and sentence pairs are those of `EarlierPairs`. 2 is for runs begun before there were `blocks`, and 3 for
         those begun when packed rows had at most a sixteenth of their length in examples and divided none.
@@ -73,6 +77,7 @@ class TextData:
     dupe_factor: int | None = None
     rows_version: int = LATEST_ROWS
     blocks: Blocks | None = Blocks()
+    similar_lengths: bool = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.rows_version <= LATEST_ROWS:
@@ -271,10 +276,13 @@ class TextData:
                 f"{cache.directory} holds the corpora {', '.join(cache.corpora)}, but Mixture.names are "
                 f"{', '.join(mixture.names)}: give the cache of these corpora, or none"
             )
-        blocks = self.blocks if self.order == "shuffled" and self.rows_version > 2 else None
+        is_planned_whole = self.order != "shuffled" or self.rows_version < 3 or self._has_similar_lengths
+        blocks = None if is_planned_whole else self.blocks
         parts = tuple(self._part(cache, name, tokens, length, seed, stage, split, blocks) for name in cache.corpora)
         if len(parts) == 1:
             (rows,) = parts
+            if self._has_similar_lengths and isinstance(rows.examples, LabelledExamples):
+                return similar_length_batches(rows, length, batch_size, self._key(seed, _BATCHES, stage))
             streams = Streams(len(rows.examples), batch_size)
             return Batches(replace(rows, order=streams) if self.order == "streams" else rows, batch_size)
         if self.order == "streams":
@@ -292,6 +300,8 @@ class TextData:
 
     def continued(self, batches: Batches, steps: int, batch_size: int) -> Batches:
         """Return the batches of the next stage over the same rows, after `steps` of `batches`, which `training` returned."""
+        if isinstance(batches, LengthBatches):
+            return batches.after(steps, batch_size)
         if self.order == "shuffled":
             return Batches(batches.sequence, batch_size, batches.place(steps))
         rows = batches.sequence
@@ -320,12 +330,25 @@ class TextData:
         }
         if not parts:
             return None
-        rows = ConcatenatedRows(tuple(replace(part, order=Contiguous(len(part.examples))) for part in parts.values()))
+        in_order = tuple(replace(part, order=Contiguous(len(part.examples))) for part in parts.values())
+        rows = ConcatenatedRows(in_order)
         count = len(rows)
         if at_most is not None and at_most * batch_size < count:
             # In order, the first rows would all be from the first corpus, or the fullest ones if they are packed.
             rows, count = replace(rows, key=_HELD_OUT_SEED), at_most * batch_size
+        elif self._has_similar_lengths and len(parts) == 1 and isinstance(in_order[0].examples, LabelledExamples):
+            key = self._key(_HELD_OUT_SEED, _BATCHES, 0)
+            return HeldOut(similar_length_batches(in_order[0], length, batch_size, key), count, batch_size)
         return HeldOut(Batches(rows, batch_size), count, batch_size, _by_corpus(rows, tuple(parts), count, batch_size))
+
+    @property
+    def _has_similar_lengths(self) -> bool:
+        return self.similar_lengths and self.rows.is_labelled and self.order == "shuffled"
+
+    @staticmethod
+    def _key(seed: int, use: int, stage: int, corpus: int = 0) -> int:
+        """Return the key of one use of the seed in a stage."""
+        return int(keys.fold(seed, use, stage, corpus)[0])
 
     def _part(
         self,
@@ -342,7 +365,7 @@ class TextData:
         number, corpora = cache.corpora.index(name), len(cache.corpora)
         stored = cache.stored_documents(split, name, tokens.size)
         self._check_units(stored.name, has_units=stored.units is not None)
-        plan, order, noise = (int(keys.fold(seed, use, stage, number)[0]) for use in (_PLAN, _ORDER, _NOISE))
+        plan, order, noise = (self._key(seed, use, stage, number) for use in (_PLAN, _ORDER, _NOISE))
         examples: Examples
         rows_order: RowOrder
         if blocks is not None and blocks.apply_to(stored, corpora):

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import Any
 
 import jax
 
@@ -37,7 +38,8 @@ def train(
     stop, phase_timer = stop or Stop(), trainer.phase_timer
 
     def make(step: int) -> Batch:
-        return trainer.stages[locate(trainer.run.stages, step)[0]].batch(source, step)
+        stage, _ = locate(trainer.run.stages, step)
+        return trainer.program(stage, source.row_length(step)).batch(source, step)
 
     def call(hooks: Sequence[Hook], step: int, state: TrainState) -> TrainState:
         log.stragglers.pause()
@@ -51,6 +53,7 @@ def train(
     batches = (
         Prefetcher(make, start, total, _BATCHES_AT_ONCE, _BATCHES_AT_ONCE) if waits_for_rows else Prefetcher(make, start, total)
     )
+    compiled: dict[int | None, Any] = {}  # the steps of the present stage, by the length of rows
     compiled_stage = -1
     try:
         state = call([hook for hook in hooks if hook.owed(start)], start, state)
@@ -59,22 +62,24 @@ def train(
             if stop.due or any(hook.end_reason(step) for hook in hooks):
                 break
             stage, _ = locate(trainer.run.stages, step)
-            is_new = stage != compiled_stage
+            length = source.row_length(step)
+            if stage != compiled_stage:
+                compiled, compiled_stage = {}, stage
+            is_new = length not in compiled
             if is_new:
-                print(f"compiling stage {stage + 1}", flush=True)
+                print(f"compiling {trainer.program(stage, length).name}", flush=True)
                 with stop.nothing_to_save() if step == start else nullcontext():
-                    train_step, description = trainer.compile_step(stage)
+                    compiled[length], description = trainer.compile_step(stage, length)
                 print(description, flush=True)
                 if step == start:
                     stop.barrier("compiling")
-                compiled_stage = stage
                 log.stragglers.pause()
             phase_timer.begin(TRAINING)
             batch, idle = batches.get(log.busy)
             phase_timer.move(idle, WAITING)
             _inspect(trainer, step + 1, state, batch, log)
             log.stragglers.before_update(log.busy(), idle)
-            state, metrics = train_step(state, batch)
+            state, metrics = compiled[length](state, batch)
             if is_new:
                 # The first run of a program builds its cuDNN kernels, which fails while another thread copies to the GPU.
                 jax.block_until_ready(state)
@@ -87,7 +92,7 @@ def train(
                 jax.block_until_ready(state)
             # An interval also ends at every checkpoint, so that a resumed run logs the same lines as an uninterrupted one.
             rate = float(trainer.schedule(step)) if due or stops or log.ends_interval(step + 1) else None
-            log.add(metrics, trainer.stages[stage].rates, rate)
+            log.add(metrics, trainer.program(stage, length).rates, rate)
             if due:
                 log.flush()
                 state = call(due, step + 1, state)

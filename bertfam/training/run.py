@@ -224,9 +224,9 @@ class Run:
             step -= done
         return left
 
-    def shape(self, stage: int) -> RowShape:
-        """Return the static sizes of a stage's rows and batches."""
-        return self.data.shape(self.stages[stage].length)._replace(rows=self.stages[stage].batch_size)
+    def shape(self, stage: int, length: int | None = None) -> RowShape:
+        """Return the static sizes of a stage's rows and batches; rows have the stage's `length` unless another is given."""
+        return self.data.shape(length or self.stages[stage].length)._replace(rows=self.stages[stage].batch_size)
 
     @functools.cached_property
     def initial_shapes(self) -> tuple[Any, Any, Any]:

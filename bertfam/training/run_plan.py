@@ -21,6 +21,7 @@ from bertfam.training.optimizers.layer_rates import layer_rates
 from bertfam.training.run import Run
 
 _SHOWN_CLASSES = 20
+_SHOWN_LENGTHS = 8
 _UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -33,6 +34,7 @@ def make_plan(
     flops_per_step: Sequence[int] | None = None,
     reasons: Mapping[str, str] | None = None,
     classes: Mapping[str, int] | None = None,
+    row_counts: Sequence[Mapping[int, int]] = (),
 ) -> dict[str, Any]:
     """Return the plan of a run, a dict that can be written as JSON.
 
@@ -45,16 +47,20 @@ def make_plan(
       flops_per_step: FLOPs of an update of each stage; None: those of rows of one example.
       reasons: the reason of each value that was chosen for the devices, by its name in gin files.
       classes: number of training texts, or words, of each class of labelled text.
+      row_counts: number of rows of an epoch by their length, of each stage (see `Batches.row_counts`).
     """
     device, optimizer = mesh.devices.flat[0], run.optimizer
     stages = []
     for index, stage in enumerate(run.stages):
-        shape = run.shape(index)
+        own = row_counts[index] if row_counts else {}
+        shape = run.shape(index, max(own, default=None))
+        length = np.average([*own], weights=[*own.values()]) if own else stage.length
         stages.append(
             dataclasses.asdict(stage)
             | {
                 "predictions": shape.targets or shape.predictions,
-                "tokens_per_step": stage.batch_size * stage.length,
+                "tokens_per_step": round(stage.batch_size * length),
+                "row_counts": dict(own),
                 "flops_per_step": flops_per_step[index] if flops_per_step else stage.batch_size * run.objective.flops(shape),
                 "attention": describe_attention(run.objective, shape),
             }
@@ -210,14 +216,19 @@ def plan_text(plan: Mapping[str, Any]) -> str:
     if classes := plan.get("classes"):
         lines.append(f"classes      {_class_text(classes)}")
     for index, stage in enumerate(plan["stages"]):
+        shortest, longest = (end(stage["row_counts"], default=stage["length"]) for end in (min, max))
         lines.append(
             f"stage {index + 1}      {plural(stage['steps'], 'step')} of {plural(stage['batch_size'], 'row')} x "
-            f"{stage['length']} tokens"
+            f"{shortest if shortest == longest else f'{shortest} to {longest}'} tokens"
             + (f" ({stage['predictions']} predicted)" if stage["predictions"] else "")
             + f": {stage['tokens_per_step']:,} tokens and "
             f"{si(stage['flops_per_step'])}FLOP a step"
             + (f", in {plan['microbatches']} microbatches" if plan["microbatches"] > 1 else "")
         )
+        if counts := stage["row_counts"]:
+            sizes = listed((f"{length} tokens ({plural(count, 'row')})" for length, count in counts.items()), _SHOWN_LENGTHS)
+            batches = sum(counts.values()) / stage["batch_size"]
+            lines.append(f"lengths      {sizes}; {batches:,.4g} batches an epoch, each of rows of similar length")
         lines.append(f"attention    {stage['attention']}")
     lines.append(f"optimizer    {plan['optimizer']}")
     if plan["layer_rates"]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from typing_extensions import override
 
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.rows.batches import Batches, BatchSource
@@ -129,23 +130,28 @@ def seen(stages: Sequence[Stage], batches: Sequence[Batches], step: int) -> dict
     """Return the tokens of all rows of the first `step` updates, and the epochs of text that they are."""
     tokens, epochs = 0, 0.0
     for stage, source in zip(stages, batches, strict=True):
-        rows = min(step, stage.steps) * stage.batch_size
+        steps = min(step, stage.steps)
         tokens, epochs, step = (
-            tokens + rows * stage.length,
-            epochs + rows / source.sequence.epoch_rows,
-            max(step - stage.steps, 0),
+            tokens + source.tokens(steps, stage.length),
+            epochs + steps * stage.batch_size / source.sequence.epoch_rows,
+            step - steps,
         )
     return {"tokens_seen": tokens, "epoch": epochs}
 
 
 @dataclass(frozen=True)
-class StagedBatches:
+class StagedBatches(BatchSource):
     """Batches of a whole run; each stage has its own source, whose steps count from the start of the stage."""
 
     stages: Sequence[Stage]
     sources: Sequence[BatchSource]
 
+    @override
     def rows(self, step: int, start: int, stop: int) -> dict[str, np.ndarray]:
-        """Return rows of a step's batch from the source of its stage."""
         index, within = locate(self.stages, step)
         return self.sources[index].rows(within, start, stop)
+
+    @override
+    def row_length(self, step: int) -> int | None:
+        index, within = locate(self.stages, step)
+        return self.sources[index].row_length(within)

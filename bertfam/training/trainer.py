@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import linen as nn
 from jax.sharding import NamedSharding, PartitionSpec
@@ -57,8 +58,9 @@ class Scores(NamedTuple):
 
 @dataclass(frozen=True)
 class StageProgram:
-    """Features, shardings, batch size and rates of a stage."""
+    """Name, features, shardings, batch size and rates of a stage, or of its rows of one length."""
 
+    name: str
     features: dict[str, FeatureSpec]
     shardings: dict[str, jax.sharding.NamedSharding]
     batch_size: int
@@ -85,6 +87,7 @@ class Trainer:
         if run.keep_best is not None:
             self._check_metric(run.keep_best)
         self.stages = [self._stage(index) for index in range(len(run.stages))]
+        self._programs: dict[tuple[int, int], StageProgram] = {}
         pieces: Any = {"seed": run.key_seed, "microbatches": run.microbatch_count}
         policies: Any = {"non_finite": run.non_finite, "average_decay": run.average_decay}
         step = make_train_step(run.objective, self.optimizer, **pieces, **policies)
@@ -102,27 +105,47 @@ class Trainer:
         fresh: TrainState = nn.meta.unbox(state)
         return fresh
 
-    def _stage(self, index: int) -> StageProgram:
-        stage, shape = self.run.stages[index], self.run.shape(index)
+    def _stage(self, index: int, length: int | None = None) -> StageProgram:
+        stage, shape = self.run.stages[index], self.run.shape(index, length)
         check_batch(stage.batch_size, self.run.microbatch_count, self.mesh, self.run.mesh.rules)
         features = padded_decoder_rows(self.run.objective.features(shape), self.mesh, self.run.mesh.rules)
         peak = peak_flops(self.mesh.devices.flat[0])
         rates = Rates(
-            stage.batch_size * stage.length,
+            stage.batch_size * (length or stage.length),
             stage.batch_size * self.run.objective.flops(shape),
             None if peak is None else peak * self.mesh.size,
         )
-        return StageProgram(features, batch_shardings(features, self.mesh, self.run.mesh.rules), stage.batch_size, rates)
+        name = f"stage {index + 1}" + (f" for rows of {length} tokens" if length else "")
+        return StageProgram(name, features, batch_shardings(features, self.mesh, self.run.mesh.rules), stage.batch_size, rates)
+
+    def program(self, stage: int, length: int | None = None) -> StageProgram:
+        """Return the program of a stage's rows of one length (see `BatchSource.row_length`).
+
+        Raises:
+          UserError: the length does not divide over the mesh.
+        """
+        if length is None:
+            return self.stages[stage]
+        if (stage, length) not in self._programs:
+            self._programs[stage, length] = self._stage(stage, length)
+        return self._programs[stage, length]
 
     def count_flops(self, sources: Sequence[Batches]) -> None:
-        """Count the FLOPs of packed rows by the plan of their text; before, they count as rows of one example.
+        """Count the FLOPs of a step by the plan of the text; before, rows count as those of one example with the stage's length.
 
         Args:
           sources: the batches of each stage.
+
+        Raises:
+          UserError: rows of a length that the plan has do not divide over the mesh.
         """
         for index, source in enumerate(sources):
-            program = self.stages[index]
-            flops = program.batch_size * row_flops(self.run.objective, self.run.shape(index), source.sequence)
+            program, objective = self.stages[index], self.run.objective
+            if counts := source.row_counts:
+                own = [self.program(index, length).rates.flops_per_step for length in counts]
+                flops = round(np.average(own, weights=[*counts.values()]))
+            else:
+                flops = program.batch_size * row_flops(objective, self.run.shape(index), source.sequence)
             rates = dataclasses.replace(program.rates, flops_per_step=flops)
             self.stages[index] = dataclasses.replace(program, rates=rates)
 
@@ -189,31 +212,31 @@ class Trainer:
             self.shardings.aux,
         )
 
-    def lower_step(self, stage: int) -> jax.stages.Lowered:
-        """Lower a stage's step, also for devices that are not attached."""
+    def lower_step(self, stage: int, length: int | None = None) -> jax.stages.Lowered:
+        """Lower a stage's step, also for devices that are not attached; see `program`."""
         with jax.set_mesh(self.mesh), self._axis_rules():
-            return self._step.lower(self.abstract_state, self.abstract_batch(stage))
+            return self._step.lower(self.abstract_state, self.abstract_batch(stage, length))
 
     def lower_evaluation(self, stage: int) -> jax.stages.Lowered:
         """Lower the evaluation of a batch of a stage's shape, also for devices that are not attached."""
         with jax.set_mesh(self.mesh), self._axis_rules():
             return self._eval_step.lower(self.abstract_state.params, self.abstract_batch(stage), self.abstract_state.aux)
 
-    def abstract_batch(self, stage: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """Return the shapes and shardings of a stage's batch."""
-        program = self.stages[stage]
+    def abstract_batch(self, stage: int, length: int | None = None) -> dict[str, jax.ShapeDtypeStruct]:
+        """Return the shapes and shardings of a stage's batch; see `program`."""
+        program = self.program(stage, length)
         return {
             name: jax.ShapeDtypeStruct((program.batch_size, *spec.shape), spec.dtype, sharding=program.shardings[name])
             for name, spec in program.features.items()
         }
 
-    def compile_step(self, stage: int) -> tuple[Callable[..., Any], str]:
-        """Compile a stage's step; return it with a description of its compile time and memory."""
+    def compile_step(self, stage: int, length: int | None = None) -> tuple[Callable[..., Any], str]:
+        """Compile a stage's step (see `program`); return it with a description of its compile time and memory."""
         began = time.monotonic()
         with self.phase_timer.during(COMPILING, long=True):
-            compiled = self.lower_step(stage).compile()
+            compiled = self.lower_step(stage, length).compile()
         memory = compiled.memory_analysis()
-        description = f"compiled stage {stage + 1} in {time.monotonic() - began:.1f} s"
+        description = f"compiled {self.program(stage, length).name} in {time.monotonic() - began:.1f} s"
         if memory is not None:
             used = (
                 memory.argument_size_in_bytes
@@ -231,13 +254,17 @@ class Trainer:
 
         `aux` is the one of the state; without it, metrics that depend on it are left out.
         """
-        program = self.stages[stage]
         parts = held_out.corpora or {"": held_out}
         places = [(part.source, step) for part in parts.values() for step in range(part.steps)]
 
+        compiled = set[int | None]()
+
         def batch(index: int) -> Batch:
-            self.phase_timer.begin(EVALUATING, long=index == 0)  # the first batch includes compiling
-            return program.batch(*places[index])
+            source, step = places[index]
+            length = source.row_length(step)
+            self.phase_timer.begin(EVALUATING, long=length not in compiled)  # the first batch of a length includes compiling
+            compiled.add(length)
+            return self.program(stage, length).batch(source, step)
 
         with jax.set_mesh(self.mesh), self._axis_rules():
             interrupted = (stop or Stop()).ask

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
+from model_folders import copy_run
 
 import bertfam
 from bertfam import cli
@@ -98,6 +99,10 @@ def test_the_plan_counts_the_texts_of_each_class(classifier, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert "classes      2: bad (48), good (48)" in lines and "train        96 labelled texts, " in "\n".join(lines)
     assert not [line for line in lines if "(0 predicted)" in line]
+    (stage,) = [line for line in lines if line.startswith("stage 1")]
+    (rows,) = [line for line in lines if line.startswith("lengths")]
+    assert " 48 steps of 16 rows x 16 tokens: " in stage  # the longest text has 14
+    assert rows.split(None, 1)[1] == "16 tokens (96 rows); 6 batches an epoch, each of rows of similar length"
     run = read_run(classifier.model_dir)
     cache = TokenCache(classifier.model_dir / "cache")
     assert class_counts(run, cache) == {"bad": 48, "good": 48}
@@ -107,6 +112,20 @@ def test_the_same_command_and_the_folder_alone_resume(classifier, capsys):
     for words in (classifier.words, ["finetune", f"--model_dir={classifier.model_dir}"]):
         assert cli.main(words) == 0
         assert "finished already" in capsys.readouterr().out
+
+
+def test_a_run_begun_earlier_keeps_the_rows_of_one_length(classifier, tmp_path, capsys):
+    folder = copy_run(classifier.model_dir, tmp_path / "model")
+    config, stated = (folder / "config.gin").read_text(), "TextData.similar_lengths = True\n"
+    assert config.count(stated) == 1
+    (folder / "config.gin").write_text(config.replace(stated, ""))
+    (folder / "files.json").unlink()  # has the digest of config.gin
+    words = [f"--model_dir={folder}" if word.startswith("--model_dir") else word for word in classifier.words]
+    assert cli.main(words) == 0 and not read_run(folder).data.similar_lengths
+    assert cli.main(["check", f"--model_dir={folder}"]) == 0
+    assert "of 16 rows x 32 tokens" in capsys.readouterr().out
+    assert cli.main([*words, "--gin.TextData.similar_lengths=True"]) == 2
+    assert "Run.data.similar_lengths was False when this run started and is True now" in capsys.readouterr().err
 
 
 def test_another_number_of_epochs_is_refused_by_its_flag(classifier, capsys):

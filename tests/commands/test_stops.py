@@ -54,13 +54,13 @@ def test_sigterm_while_the_first_step_is_compiled_ends_the_run_at_once(trained, 
     model_dir, statuses, compile_step = cut(trained.model_dir, tmp_path / "model", 15), [], Trainer.compile_step
     held = []
 
-    def signalled(trainer, stage):
+    def signalled(trainer, stage, length):
         os.kill(os.getpid(), signal.SIGTERM)
         deadline = time.monotonic() + 10
         while not statuses and time.monotonic() < deadline:
             time.sleep(0.01)
         held.append((model_dir / locks.NAME).exists())
-        return compile_step(trainer, stage)
+        return compile_step(trainer, stage, length)
 
     monkeypatch.setattr(Trainer, "compile_step", signalled)
     monkeypatch.setattr(os, "_exit", statuses.append)

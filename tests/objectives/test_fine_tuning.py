@@ -12,7 +12,13 @@ from gradients import assert_sums_of_microbatches, random_params
 from bertfam.errors import UserError
 from bertfam.layers.heads.classification import DenseOutputLayer, OutputLayer
 from bertfam.models.roberta import RobertaConfig
-from bertfam.objectives.fine_tuning.heads import Classification, MultiLabelClassification, Regression
+from bertfam.objectives.fine_tuning.heads import (
+    Classification,
+    MultiLabelClassification,
+    MultipleChoice,
+    Regression,
+    Tagging,
+)
 from bertfam.objectives.fine_tuning.objective import FineTuning, mean_of_tokens
 from bertfam.training.logs.metrics import means
 
@@ -25,6 +31,7 @@ HEADS = {
     "a number": Regression(),
 }
 MODEL = tiny.objective().model
+LABELS = ("labels", "label_weights")
 
 
 def random_labels(head, rows, seed=0):
@@ -124,6 +131,36 @@ def test_outputs_do_not_depend_on_padding_or_other_rows():
     changed = batch | {"encoder_input_tokens": np.where(batch["encoder_segment_ids"], batch["encoder_input_tokens"], 9)}
     np.testing.assert_allclose(run(changed), run(batch), atol=1e-5)
     np.testing.assert_allclose(run({key: value[::-1] for key, value in batch.items()}), run(batch)[::-1], atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["words", "choices"])
+def test_loss_and_gradient_in_training_do_not_depend_on_the_length_of_rows(kind):
+    """Rows of 8 tokens, and the same with as much padding; of choices in each of the two parts."""
+    head = Tagging(CLASSES) if kind == "words" else MultipleChoice(("0", "1"))
+    objective = FineTuning(MODEL, head)
+    params, parts, generator = random_params(objective), head.choices, np.random.default_rng(0)
+    segments = (np.arange(8) < generator.integers(3, 9, (12, 1))).astype(np.int32)
+    tokens = {
+        "encoder_input_tokens": segments * generator.integers(5, tiny.VOCABULARY, segments.shape, np.int32),
+        "encoder_segment_ids": segments,
+        "encoder_token_type_ids": segments * (np.arange(8) > 4).astype(np.int32),
+    }
+    of_words = {name: generator.integers(0, 2, segments.shape).astype(np.float32) * segments for name in LABELS}
+    of_rows = {"labels": generator.integers(0, 2, (12 // parts, 1)).astype(np.float32)}
+    of_rows["label_weights"] = np.ones_like(of_rows["labels"])
+    starts = {"sequence_start_positions": np.zeros((12 // parts, parts), np.int32)}
+
+    def gradient(length):
+        along = tokens | of_words if kind == "words" else tokens
+        rows = {name: np.pad(value, ((0, 0), (0, length - 8))).reshape(12 // parts, -1) for name, value in along.items()}
+        batch = starts | (rows if kind == "words" else rows | of_rows)
+        key = jax.random.key(0)
+        return jax.jit(jax.value_and_grad(lambda own: objective.loss(own, {}, {}, batch, key=key, train=True).terms["label"]))(
+            params
+        )
+
+    for short, long in zip(*(jax.tree.leaves(gradient(length)) for length in (8, 16)), strict=True):
+        np.testing.assert_allclose(short, long, rtol=1e-4, atol=1e-5)
 
 
 def test_mean_of_tokens_leaves_padding_out():

@@ -27,7 +27,7 @@ from bertfam.training.trainer import Trainer
 def trainer():
     short_trainer = Trainer(dataclasses.replace(RUN, stages=(Stage(12, LENGTH, 4),)), RUN.mesh.build(jax.devices()[:1]))
     compiled = short_trainer.compile_step(0)
-    short_trainer.compile_step = lambda stage: compiled
+    short_trainer.compile_step = lambda stage, length: compiled
     return short_trainer
 
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from bertfam.data.rows.batches import Batches
 from bertfam.training.stages import Stage, StagedBatches, locate, seen, total_steps
 
 STAGES = (Stage(3, 16, 4), Stage(1, 32, 2), Stage(5, 64, 1))
@@ -30,7 +31,8 @@ def test_each_stage_counts_the_steps_of_its_own_source():
 
 
 def test_tokens_and_epochs_seen():
-    batches = [SimpleNamespace(sequence=SimpleNamespace(epoch_rows=rows)) for rows in (24.0, 4.0, 2.0)]
+    rows = [SimpleNamespace(epoch_rows=count) for count in (24.0, 4.0, 2.0)]
+    batches = [Batches(sequence, stage.batch_size) for sequence, stage in zip(rows, STAGES, strict=True)]
     assert [seen(STAGES, batches, step) for step in (0, 2, 3, 4, 6, 9)] == [
         {"tokens_seen": tokens, "epoch": epoch}
         for tokens, epoch in ((0, 0), (128, 1 / 3), (192, 0.5), (256, 1), (384, 2), (576, 3.5))

@@ -195,6 +195,27 @@ def test_extended_run_has_the_rates_of_its_new_length():
     assert [line["learning_rate"] for line in lines] == pytest.approx([(22 - done) / 18 for done in range(7, 23)])
 
 
+def test_rows_of_several_lengths_train_as_rows_with_more_padding_do_from_any_step(capsys):
+    class ShortRows(Rows):
+        def row_length(self, step):
+            return (6, LENGTH)[step % 3 == 1]
+
+        def rows(self, step, start, stop):
+            return {name: value[:, : self.row_length(step)] for name, value in super().rows(step, start, stop).items()}
+
+    trainer = Trainer(RUN, RUN.mesh.build(jax.devices()[:1]))
+    trainer.compile_step = functools.cache(trainer.compile_step)
+    expected, _, _ = train(RUN, Rows())
+    state, written, saved = train(RUN, ShortRows(), trainer=trainer, interval=1)
+    assert_same(state, expected, rtol=1e-5)
+    assert capsys.readouterr().out.count("compiling stage 1 for rows of 6 tokens\n") == 1
+    assert trainer.program(0, 6).rates.tokens_per_step == 24 and trainer.program(0).rates.tokens_per_step == 4 * LENGTH
+    for start in (1, 2, 8):
+        resumed, lines, _ = train(RUN, ShortRows(), trainer=trainer, state=jax.device_put(saved[start], trainer.shardings))
+        assert_same(resumed, state)
+        assert [line["toy_loss"] for line in lines[-1:]] == [written[-1]["toy_loss"]]
+
+
 def test_steps_without_targets_are_reported_and_harmless(capsys):
     """Their loss of 0 enters no mean."""
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
+from bertfam.data.rows.batches import BatchSource
 from bertfam.features import encoder_features
 from bertfam.layers.execution import Execution
 from bertfam.objectives.objective import LossOut, Objective, Predictions, Sum
@@ -70,7 +71,7 @@ class Toy(Objective):
         return 1
 
 
-class Rows:
+class Rows(BatchSource):
     """Random rows, which have the token POISON at some steps."""
 
     def __init__(self, poisoned=(), batch_size=lambda step: 4):

@@ -21,6 +21,10 @@ class BatchSource(Protocol):
         """Return rows start .. stop-1 of the step's batch, a pure function of its arguments: [stop - start, ...] each."""
         ...
 
+    def row_length(self, step: int) -> int | None:
+        """Return the length of the rows of the step's batch, equal on every host; None: that of all rows of the stage."""
+        return None
+
 
 class Examples(Protocol):
     """Uncorrupted rows by index."""
@@ -124,6 +128,15 @@ class Batches(BatchSource):
     def place(self, step: int) -> int:
         """Return the place in the sequence of the first row of a step's batch."""
         return self.first + step * self.batch_size
+
+    @property
+    def row_counts(self) -> dict[int, int]:
+        """Number of rows of an epoch by their length; {} if all have that of the stage."""
+        return {}
+
+    def tokens(self, steps: int, length: int) -> int:
+        """Return the tokens, padding included, of the first `steps` batches of rows of a stage with this length."""
+        return steps * self.batch_size * length
 
     @override
     def rows(self, step: int, start: int, stop: int) -> dict[str, np.ndarray]:

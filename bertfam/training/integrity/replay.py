@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import numpy as np
@@ -74,19 +75,20 @@ def replay(
     """
     devices = list(trainer.mesh.devices.flat)
     result = Replayed([str(device) for device in devices], devices[0].platform)
-    start, compiled = int(state.step), -1
+    start, compiled = int(state.step), dict[tuple[int, int | None], Callable[..., Any]]()
     for step in range(start, update):
         stage, _ = locate(trainer.run.stages, step)
-        if stage != compiled:
-            (train_step, _), compiled = trainer.compile_step(stage), stage
-        batch = trainer.stages[stage].batch(source, step)
+        length = source.row_length(step)
+        if (stage, length) not in compiled:
+            compiled[stage, length], _ = trainer.compile_step(stage, length)
+        batch = trainer.program(stage, length).batch(source, step)
         last = step + 1 == update
         if step == start or last or step + 1 in recorded:
             result.digests[step + 1] = trainer.digest(state, batch)
         if last:
             result.again = trainer.digest(state, batch)
-            result.alone = alone.digest(state, alone.stages[stage].batch(source, step)) if alone else None
-        state, metrics = train_step(state, batch)
+            result.alone = alone.digest(state, alone.program(stage, length).batch(source, step)) if alone else None
+        state, metrics = compiled[stage, length](state, batch)
         result.metrics[step + 1] = jax.device_get(metrics)
         on_step(step + 1)
     return result

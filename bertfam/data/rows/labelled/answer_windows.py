@@ -99,6 +99,12 @@ class AnswerExamples(LabelledExamples):
     def __len__(self) -> int:
         return int(self._windows.sum())
 
+    @property
+    @override
+    def row_sizes(self) -> np.ndarray:
+        places = self.places(np.arange(len(self)))
+        return self._question[places.document] + places.size + frame_size(self._frame, is_pair=True)
+
     def places(self, examples: np.ndarray) -> WindowPlaces:
         """Return the places of windows int64[n]."""
         document = np.searchsorted(self._first, examples, side="right") - 1

@@ -49,7 +49,7 @@ class ChoiceExamples(LabelledExamples):
         self, documents: Documents, labels: Values, length: int, tokens: TokenIds, frame: TextFrame, choices: int
     ) -> None:
         """Create rows of `length` positions."""
-        self._choices = choices
+        self.parts = choices
         super().__init__(documents, labels, length // choices, tokens, frame)
 
     @override
@@ -59,15 +59,20 @@ class ChoiceExamples(LabelledExamples):
         There is a [CLS] for each choice: `sequence_start_positions` are int32[n, choices], its positions in its part of the row.
         """
         # Each pair of a text and a choice: [n * choices]
-        pairs = (examples[:, None] * self._choices + np.arange(self._choices)).reshape(-1)
+        pairs = (examples[:, None] * self.parts + np.arange(self.parts)).reshape(-1)
         rows = super().rows(pairs, row_keys)
-        labels = {name: rows.pop(name)[:: self._choices] for name in ("labels", "label_weights")}
+        labels = {name: rows.pop(name)[:: self.parts] for name in ("labels", "label_weights")}
         return {name: value.reshape(len(examples), -1) for name, value in rows.items()} | labels
+
+    @property
+    @override
+    def row_sizes(self) -> np.ndarray:
+        return self.parts * super().row_sizes.reshape(-1, self.parts).max(axis=1)
 
     @override
     def _spans(self, examples: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
         starts, size = self._documents.sentence_starts, self._sizes[examples]
-        document, choice = np.divmod(examples, self._choices)
+        document, choice = np.divmod(examples, self.parts)
         text = self._documents.sentence_bounds[document]
         return (starts[text], size[:, 0]), (starts[text + 1 + choice], size[:, 1])
 
@@ -75,12 +80,12 @@ class ChoiceExamples(LabelledExamples):
     def _text_lengths(self) -> np.ndarray:
         lengths = super()._text_lengths()
         # [documents, 1 + choices] -> [documents * choices, 2]
-        pairs = np.stack([np.repeat(lengths[:, :1], self._choices, axis=1), lengths[:, 1:]], axis=2)
+        pairs = np.stack([np.repeat(lengths[:, :1], self.parts, axis=1), lengths[:, 1:]], axis=2)
         return pairs.reshape(-1, 2)
 
     @override
     def _label_values(self, examples: np.ndarray, source: np.ndarray, in_text: np.ndarray) -> np.ndarray:
-        return super()._label_values(examples // self._choices, source, in_text)
+        return super()._label_values(examples // self.parts, source, in_text)
 
 
 @dataclass(frozen=True)

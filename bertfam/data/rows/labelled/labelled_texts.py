@@ -1,7 +1,8 @@
 """Rows of labelled texts, one each, framed as tokenizers of the family frame a text or a pair of texts."""
 
+import copy
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 from typing_extensions import override
@@ -58,8 +59,11 @@ class LabelledExamples:
     """Rows of one labelled corpus at one length.
 
     Attributes:
+      parts: Number of equal parts of a row, each with a text and padding of its own.
       cut: Number of texts whose ends are cut off.
     """
+
+    parts: int = 1
 
     def __init__(self, documents: Documents, labels: Values, length: int, tokens: TokenIds, frame: TextFrame) -> None:
         """Create rows of `length` positions."""
@@ -79,6 +83,17 @@ class LabelledExamples:
 
     def __len__(self) -> int:
         return len(self._documents)
+
+    @property
+    def row_sizes(self) -> np.ndarray:
+        """Tokens of each row up to its padding: int64[rows]; of rows in parts, the longest part's times their number."""
+        return self._sizes.sum(axis=1) + frame_size(self._frame, is_pair=self._is_pair)
+
+    def shortened(self, length: int) -> Self:
+        """Return the examples with rows of `length` positions, for rows that have nothing but padding beyond them."""
+        examples = copy.copy(self)
+        examples._length = length // self.parts
+        return examples
 
     def rows(self, examples: np.ndarray, row_keys: np.ndarray) -> dict[str, np.ndarray]:
         """Build finished rows, without random draws.
