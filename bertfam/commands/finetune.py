@@ -206,6 +206,7 @@ def _train_task(args: argparse.Namespace, files: TaskFiles) -> int:
     if not args.init_from:
         raise UserError("--task_name starts from a pretrained model: name its folder with --init_from=DIR")
     base = {QuestionFiles: _QUESTIONS, TaggedFiles: _TAGGING}.get(type(files.corpus), _TEXTS)
+    base = _CHOICES if getattr(files.corpus, "choices", ()) else base
     args.gin_file, args.train, args.benchmark = [base, *args.gin_file], list(files.corpus.train), files
     return _train_all(args)
 
@@ -328,10 +329,15 @@ class LabelFlags:
         bindings = [*self._text_bindings(contents), *self._run_bindings(config, contents)]
         if model is not None:
             bindings += target_flags.row_bindings(self.args, config, model)
-        elif isinstance(contents.corpus, LabelledFiles) and not self.args.choices:
+        elif isinstance(contents.corpus, LabelledFiles) and not contents.choices:
             bindings += target_flags.text_bindings(config, f"--init_from={self.args.init_from}")
         of_task = self.args.benchmark.warnings if self.args.benchmark else []
         return OpenTeacher(bindings, warnings=[*of_task, *contents.warnings])
+
+    @property
+    def _origin(self) -> str:
+        """The flag that names the texts."""
+        return f"--task_name={self.args.task_name}" if self.args.benchmark else f"--train={self.args.train[0]}"
 
     def _corpus(self) -> LabelledFiles | TaggedFiles | QuestionFiles:
         from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
@@ -373,7 +379,6 @@ class LabelFlags:
         from bertfam.config.values import bindings_of
 
         corpus, args = contents.corpus, self.args
-        origin = f"--task_name={args.task_name}" if args.benchmark else f"--train={args.train[0]}"
         lines = [f"TextData.corpus = @{type(corpus).__name__}()"]
         lines += [f"FineTuning.head = @{contents.head}()"] * bool(contents.head)
         lines += [f"{contents.head}.{name} = {value!r}" for name, value in contents.head_values.items()]
@@ -381,7 +386,7 @@ class LabelFlags:
             lines += [f"{name}.choices = {contents.choices}" for name in ("ChoiceTexts", "ChoiceLabels")]
         elif corpus.labels and not corpus.labels_words:
             lines.append(f"Labels.count = {corpus.labels}")
-        named = [Override(line, origin) for line in lines] + bindings_of(corpus, origin)
+        named = [Override(line, self._origin) for line in lines] + bindings_of(corpus, self._origin)
         if args.freeze is not None:
             named.append(Override(f"FineTuning.freeze = {args.freeze!r}", f"--freeze={args.freeze}"))
         if args.probe is not None:
@@ -402,7 +407,7 @@ class LabelFlags:
                 overrides.append(Override(f"{name} = {value!r}", f"--{flag}={value}"))
         if contents.choices:  # each has a part of the row
             length = contents.choices * (self.args.length or config.value("Stage.length"))
-            overrides.append(Override(f"Stage.length = {length}", f"--choices={','.join(self.args.choices)}"))
+            overrides.append(Override(f"Stage.length = {length}", self._origin))
         epochs = 3.0 if self.args.epochs is None else self.args.epochs
         if not 0 < epochs < 1e6:
             raise UserError(f"--epochs={epochs:g} must be above 0")

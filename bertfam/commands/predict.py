@@ -143,7 +143,7 @@ def _predict_task(args: argparse.Namespace, predictor: Predictor | TargetPredict
             print(f"wrote {path}: {plural(count, 'prediction')} of step {predictor.step:,}")
         return 0
     scored = score_task(predictor, task.locate(args.data_dir), args.batch_size)
-    _print(args, len(scored.outcomes), predictor.step, scored.scores)
+    _print(args, scored.texts, predictor.step, scored.scores)
     return 0
 
 

@@ -1,6 +1,6 @@
 """Training loop: compile, inspect, step, run hooks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -53,8 +53,7 @@ def train(
     batches = (
         Prefetcher(make, start, total, _BATCHES_AT_ONCE, _BATCHES_AT_ONCE) if waits_for_rows else Prefetcher(make, start, total)
     )
-    compiled: dict[int | None, Any] = {}  # the steps of the present stage, by the length of rows
-    compiled_stage = -1
+    steps = _CompiledSteps(trainer, stop)
     try:
         state = call([hook for hook in hooks if hook.owed(start)], start, state)
         for step in range(start, total):
@@ -63,23 +62,15 @@ def train(
                 break
             stage, _ = locate(trainer.run.stages, step)
             length = source.row_length(step)
-            if stage != compiled_stage:
-                compiled, compiled_stage = {}, stage
-            is_new = length not in compiled
+            train_step, is_new = steps.find(stage, length, is_first=step == start)
             if is_new:
-                print(f"compiling {trainer.program(stage, length).name}", flush=True)
-                with stop.nothing_to_save() if step == start else nullcontext():
-                    compiled[length], description = trainer.compile_step(stage, length)
-                print(description, flush=True)
-                if step == start:
-                    stop.barrier("compiling")
                 log.stragglers.pause()
             phase_timer.begin(TRAINING)
             batch, idle = batches.get(log.busy)
             phase_timer.move(idle, WAITING)
             _inspect(trainer, step + 1, state, batch, log)
             log.stragglers.before_update(log.busy(), idle)
-            state, metrics = compiled[length](state, batch)
+            state, metrics = train_step(state, batch)
             if is_new:
                 # The first run of a program builds its cuDNN kernels, which fails while another thread copies to the GPU.
                 jax.block_until_ready(state)
@@ -101,6 +92,28 @@ def train(
     stop.finish_round()
     log.flush()
     return state
+
+
+class _CompiledSteps:
+    """Compiled steps of the present stage, by the length of their rows."""
+
+    def __init__(self, trainer: Trainer, stop: Stop) -> None:
+        self._trainer, self._stop, self._stage = trainer, stop, -1
+        self._steps = dict[int | None, Callable[..., Any]]()
+
+    def find(self, stage: int, length: int | None, *, is_first: bool) -> tuple[Callable[..., Any], bool]:
+        """Return the step of rows of a length, and True if it has just been compiled; `is_first`: of the first update."""
+        if stage != self._stage:
+            self._steps, self._stage = {}, stage
+        is_new = length not in self._steps
+        if is_new:
+            print(f"compiling {self._trainer.program(stage, length).name}", flush=True)
+            with self._stop.nothing_to_save() if is_first else nullcontext():
+                self._steps[length], description = self._trainer.compile_step(stage, length)
+            print(description, flush=True)
+            if is_first:
+                self._stop.barrier("compiling")
+        return self._steps[length], is_new
 
 
 def _inspect(trainer: Trainer, update: int, state: TrainState, batch: Batch, log: ProgressLog) -> None:

@@ -68,6 +68,47 @@ def test_a_task_is_fine_tuned_scored_and_submitted(mrpc, capsys, tmp_path):
         assert named in capsys.readouterr().err
 
 
+def write_super_glue(folder):
+    """Write COPA and MultiRC, with 12 texts to train on; MultiRC's questions have two answers each."""
+    for name in ("COPA", "MultiRC"):
+        (folder / name).mkdir(parents=True)
+    for split in ("train", "val", "test"):
+        choices, passages = list[str](), list[str]()
+        for idx, subject in enumerate(SUBJECTS[:6]):
+            label = {} if split == "test" else {"label": idx % 2}
+            texts = {"premise": f"it returns {subject}", "question": "cause", "choice1": "a list", "choice2": f"{subject}"}
+            choices.append(json.dumps(texts | {"idx": idx} | label) + "\n")
+            answers = [
+                {"text": name, "idx": 2 * idx + order} | ({} if split == "test" else {"label": order})
+                for order, name in enumerate(("a module", subject))
+            ]
+            question = {"question": f"{split} returns", "idx": idx, "answers": answers}
+            passages.append(
+                json.dumps({"idx": idx, "passage": {"text": f"it returns {subject}", "questions": [question]}}) + "\n"
+            )
+        (folder / f"COPA/{split}.jsonl").write_text("".join(choices))
+        (folder / f"MultiRC/{split}.jsonl").write_text("".join(passages))
+
+
+def test_choices_and_questions_of_superglue_are_fine_tuned_scored_and_submitted(mrpc, capsys, tmp_path):
+    write_super_glue(tmp_path)
+    for name, texts, scores in (("copa", 6, {"accuracy"}), ("multirc", 12, {"f1a", "exact_match"})):
+        task = [f"--task_name={name}", f"--data_dir={tmp_path}"]
+        model_dir = tmp_path / f"model_{name}"
+        assert cli.main(["finetune", f"--init_from={mrpc.model}", *task, *TRAINING, f"--model_dir={model_dir}"]) == 0
+        capsys.readouterr()
+        words = ["predict", f"--model_dir={model_dir}", *task]
+        assert cli.main([*words, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found.pop("texts") == texts and found.keys() - {"step"} == scores
+        assert cli.main([*words, f"--output={tmp_path / 'submission'}"]) == 0
+        assert f"{texts} predictions" in capsys.readouterr().out
+    choices = [json.loads(line) for line in (tmp_path / "submission/COPA.jsonl").read_text().splitlines()]
+    assert [line["idx"] for line in choices] == list(range(6)) and {line["label"] for line in choices} <= {0, 1}
+    answers = [json.loads(line) for line in (tmp_path / "submission/MultiRC.jsonl").read_text().splitlines()]
+    assert [answer["idx"] for line in answers for answer in line["passage"]["questions"][0]["answers"]] == list(range(12))
+
+
 def test_a_run_may_take_the_network_and_no_parameters(mrpc):
     vocabulary = vocabularies.load(mrpc.model_dir / "vocab")
     start = read_warm_start(str(mrpc.model), "none", read_run(mrpc.model_dir).sized(vocabulary.size), vocabulary)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from bertfam.errors import UserError
-from bertfam.finetuning.benchmarks import glue, super_glue, words_and_answers
+from bertfam.finetuning.benchmarks import glue, minimal_pairs, super_glue, words_and_answers
 from bertfam.finetuning.benchmarks.task import BenchmarkTask
 from bertfam.suggest import did_you_mean
 
@@ -39,5 +39,5 @@ def of_suite(suite: str) -> Sequence[BenchmarkTask]:
     return [task for task in _TASKS.values() if task.suite == suite]
 
 
-for _task in (*glue.TASKS, *super_glue.TASKS, *words_and_answers.TASKS):
+for _task in (*glue.TASKS, *super_glue.TASKS, *words_and_answers.TASKS, *minimal_pairs.TASKS):
     register(_task)

@@ -1,7 +1,7 @@
 """Scores of a fine-tuned model on the held-out texts of a benchmark task."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from bertfam.data.corpora.file_corpus import is_held_out
 from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
 from bertfam.data.corpora.labelled.tagged_files import TaggedFiles
 from bertfam.errors import UserError
-from bertfam.finetuning.benchmarks.task import Layout, TaskFiles
+from bertfam.finetuning.benchmarks.task import Layout, TaskFiles, read_layout
 from bertfam.finetuning.inference import Inference, QuestionInference, TextInference, WordInference
 from bertfam.finetuning.predictor import Predictor
 from bertfam.objectives.fine_tuning.heads import ClassHead
@@ -22,11 +22,14 @@ class TaskScores(NamedTuple):
 
     Attributes:
       scores: Each published score by its name, and those of further files as FILE_SCORE.
-      outcomes: Score of each held-out text alone, float64[texts] (see `Inference.outcomes`); further files have none.
+      outcomes: Score of each held-out text alone, float64[texts] (see `Inference.outcomes`), or of each question of several
+        texts; further files have none.
+      texts: Number of held-out texts.
     """
 
     scores: dict[str, float]
     outcomes: np.ndarray
+    texts: int
 
 
 def score_task(predictor: Predictor, files: TaskFiles, batch_size: int = 32) -> TaskScores:
@@ -46,20 +49,22 @@ def score_task(predictor: Predictor, files: TaskFiles, batch_size: int = 32) -> 
     if type(files.corpus) is not type(predictor.corpus) or kinds[0] != kinds[1]:
         raise UserError(f"the model was not fine-tuned on {files.task.name}, whose labels are of another kind; name its model")
     own: Any = dataclasses.replace(files.corpus, **known)
-    scores, outcomes = dict[str, float](), np.zeros(0)
+    scores, outcomes, texts, questions = dict[str, float](), np.zeros(0), 0, files.task.questions
     paths = {"": own.validation or own.train} | {name: (path,) for name, path in files.further.items()}
     for name, names in paths.items():
         fraction = own.validation_fraction if not name and not own.validation else 0.0
         corpus = dataclasses.replace(own, train=tuple(names), validation=(), validation_fraction=fraction)
         inference = _inference(predictor, corpus, batch_size)
-        items = _items(inference, corpus)
+        items = _held_out(inference.items(), corpus)
         outputs = inference.predict(items)
-        computed = inference.scores(items, outputs)
+        records = _held_out(read_layout(corpus), corpus) if questions else []
+        computed = questions.scores(records, np.stack(outputs)) if questions else inference.scores(items, outputs)
         published = [metric for metric in files.task.metrics if metric in computed]
         scores |= {f"{name}_{metric}" if name else metric: computed[metric] for metric in published}
         if not name:
-            outcomes = inference.outcomes(items, outputs)
-    return TaskScores(scores, outcomes)
+            alone = questions.outcomes(records, np.stack(outputs)) if questions else inference.outcomes(items, outputs)
+            outcomes, texts = alone, len(items)
+    return TaskScores(scores, outcomes, texts)
 
 
 def _inference(predictor: Predictor, corpus: Layout, batch_size: int) -> Inference:
@@ -70,10 +75,10 @@ def _inference(predictor: Predictor, corpus: Layout, batch_size: int) -> Inferen
     return QuestionInference(predictor, batch_size, corpus, None)
 
 
-def _items(inference: Inference, corpus: Layout) -> Sequence[Any]:
+def _held_out(items: Iterable[Any], corpus: Layout) -> Sequence[Any]:
     """Return the items of all texts of a corpus, or of the held-out ones where it holds some out."""
     if not corpus.validation_fraction:
-        return list(inference.items())
+        return list(items)
     documents = chain.from_iterable(map(corpus.read, corpus.files("train")))
-    pairs = zip(inference.items(), documents, strict=True)
+    pairs = zip(items, documents, strict=True)
     return [item for item, lines in pairs if is_held_out(lines, corpus.validation_fraction)]

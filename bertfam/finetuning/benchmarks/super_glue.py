@@ -1,23 +1,29 @@
-"""Tasks of SuperGLUE (Wang et al. 2019) that are labels of a text or of a pair, in the layout of its download.
+"""Tasks of SuperGLUE (Wang et al. 2019), in the layout of its download."""
 
-COPA, MultiRC, ReCoRD and WSC, which are choices between answers or words, are not among them.
-"""
-
+from collections.abc import Mapping
 from typing import Any
 
 from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
+from bertfam.finetuning.benchmarks.questions import AnswerSets, Cloze, Questions
 from bertfam.finetuning.benchmarks.task import BenchmarkTask, TestFile
 
-_BOOLEAN, _ENTAILMENT = ("false", "true"), ("entailment", "not_entailment")
+_BOOLEAN, _NUMBERS, _ENTAILMENT = ("false", "true"), ("0", "1"), ("entailment", "not_entailment")
 _NLI = {"text": "premise", "text_pair": "hypothesis"}
 
 
 def _task(
-    folder: str, *metrics: str, columns: dict[str, Any], classes: tuple[str, ...], further: tuple[TestFile, ...] = ()
+    folder: str,
+    *metrics: str,
+    columns: dict[str, Any],
+    classes: tuple[str, ...],
+    further: tuple[TestFile, ...] = (),
+    labels: Mapping[str, Any] | None = None,
+    questions: Questions | None = None,
 ) -> BenchmarkTask:
     layout = LabelledFiles((f"{folder}/train.jsonl",), (f"{folder}/val.jsonl",), **columns)
-    test = TestFile(f"{folder}.jsonl", LabelledFiles((f"{folder}/test.jsonl",), label=None, **columns))
-    return BenchmarkTask(f"superglue/{folder.lower()}", (layout,), metrics, tests=(test, *further), classes=classes)
+    test = TestFile(f"{folder}.jsonl", LabelledFiles((f"{folder}/test.jsonl",), label=None, **columns), labels or {})
+    name, tests = f"superglue/{folder.lower()}", (test, *further)
+    return BenchmarkTask(name, (layout,), metrics, tests=tests, classes=classes, questions=questions)
 
 
 def _diagnostic(name: str, columns: dict[str, Any]) -> TestFile:
@@ -26,6 +32,36 @@ def _diagnostic(name: str, columns: dict[str, Any]) -> TestFile:
 
 TASKS = (
     _task("BoolQ", "accuracy", columns={"text": "question", "text_pair": "passage"}, classes=_BOOLEAN),
+    _task(
+        "COPA",
+        "accuracy",
+        columns={"text": "{premise} What was the {question}?", "choices": ("choice1", "choice2")},
+        classes=_NUMBERS,
+        labels={"0": 0, "1": 1},
+    ),
+    # A text is a passage with a question and one of its answers.
+    _task(
+        "MultiRC",
+        *("f1a", "exact_match"),
+        columns={"input_format": "multirc", "text": "passage", "text_pair": "{question} {answer}"},
+        classes=_NUMBERS,
+        questions=AnswerSets(),
+    ),
+    # A text is a passage with a query, in which an entity of the passage stands.
+    _task(
+        "ReCoRD",
+        *("f1", "exact_match"),
+        columns={"input_format": "record", "text": "passage", "text_pair": "query"},
+        classes=_BOOLEAN,
+        questions=Cloze(),
+    ),
+    _task(
+        "WSC",
+        "accuracy",
+        columns={"input_format": "wsc", "text": "marked"},
+        classes=_BOOLEAN,
+        labels={"false": "False", "true": "True"},
+    ),
     _task("CB", "macro_f1", "accuracy", columns=_NLI, classes=("contradiction", "entailment", "neutral")),
     _task(
         "RTE",

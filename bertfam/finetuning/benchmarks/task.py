@@ -4,10 +4,10 @@ import dataclasses
 import glob
 import os
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bertfam.data.corpora.input_files import find_files
 from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
@@ -15,6 +15,7 @@ from bertfam.data.corpora.labelled.question_files import QuestionFiles
 from bertfam.data.corpora.labelled.records import columns_of, read_records
 from bertfam.data.corpora.labelled.tagged_files import TaggedFiles
 from bertfam.errors import UserError
+from bertfam.finetuning.benchmarks.questions import Questions
 from bertfam.plurals import listed
 from bertfam.storage.streams import is_address
 
@@ -29,12 +30,14 @@ class TestFile:
     Attributes:
       submission: Name of the file of predictions, which the benchmark's server expects: "CoLA.tsv".
       layout: The texts; their path is relative to the folder of the data.
+      labels: What stands for each class in the file; {}: its name.
     """
 
     __test__ = False  # no test of pytest
 
     submission: str
     layout: LabelledFiles
+    labels: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class BenchmarkTask:
       further: Further held-out files, by the name of their scores: names of which the first that is there is read.
       tests: Texts to predict for a submission.
       classes: The published names of the classes, in any order; of numbers, tags and answers none.
+      questions: Questions that have several texts each; None: each text is scored alone.
     """
 
     name: str
@@ -57,6 +61,7 @@ class BenchmarkTask:
     further: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     tests: tuple[TestFile, ...] = ()
     classes: tuple[str, ...] = ()
+    questions: Questions | None = None
 
     @property
     def suite(self) -> str:
@@ -92,7 +97,7 @@ class BenchmarkTask:
         path = layout.files("train")[0]
         options = {"header": layout.header, "ragged": layout.ragged}
         for where, record in islice(read_records(path, layout.input_format, layout.encoding, **options), 1):
-            names = [name for name in (layout.text, layout.text_pair, layout.label) if name is not None]
+            names = [name for name in (layout.text, layout.text_pair, layout.label, *layout.choices) if name is not None]
             columns = [column for name in names for column in columns_of(record, name, where, "text") or [name]]
             if lacking := next((name for name in columns if name not in record), None):
                 raise UserError(
@@ -143,6 +148,14 @@ class TaskFiles(NamedTuple):
             return []
         names = " and ".join(self.missing)
         return [f"{self.task.name}: no {names}; scores are those of a fixed tenth of the training texts"]
+
+
+def read_layout(layout: Layout) -> Iterator[Mapping[str, Any]]:
+    """Yield the records of all training files of labelled texts."""
+    assert isinstance(layout, LabelledFiles)
+    for path in layout.files("train"):
+        for _, record in read_records(path, layout.input_format, layout.encoding, header=layout.header, ragged=layout.ragged):
+            yield record
 
 
 def _find(data_dir: str, name: str) -> str:

@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from bertfam.data.corpora.file_corpus import FileCorpus
 from bertfam.data.corpora.formats import replace_invalid
+from bertfam.data.corpora.labelled.benchmark_records import BenchmarkFormat
 from bertfam.data.corpora.labelled.records import RecordFormat, field_of, read_records, text_of
 from bertfam.data.corpora.text_lines import check_encoding
 from bertfam.errors import UserError
@@ -30,7 +31,8 @@ class LabelledFiles(FileCorpus):
 
     Attributes:
       train, validation, validation_fraction: See `FileCorpus`.
-      input_format: "tsv", "csv" or "jsonl"; None: as the extension of each file says.
+      input_format: "tsv", "csv" or "jsonl", or the layout of a benchmark (`read_benchmark`); None: as the extension of each file
+        says.
       text, text_pair: Columns of the text and of a second one; None: there is no second one. A name with braces joins columns:
         "{title}: {body}".
       label: Column of the label; None: the texts have no labels.
@@ -48,7 +50,7 @@ class LabelledFiles(FileCorpus):
 
     train: tuple[str, ...]
     validation: tuple[str, ...] = ()
-    input_format: RecordFormat | None = None
+    input_format: RecordFormat | BenchmarkFormat | None = None
     text: str = "text"
     text_pair: str | None = None
     label: str | None = "label"
@@ -64,7 +66,8 @@ class LabelledFiles(FileCorpus):
     def __post_init__(self) -> None:
         self.check_paths()
         check_encoding(self.encoding)
-        for name, allowed in (("input_format", (None, *get_args(RecordFormat))), ("kind", get_args(LabelKind))):
+        formats = (None, *get_args(RecordFormat), *get_args(BenchmarkFormat))
+        for name, allowed in (("input_format", formats), ("kind", get_args(LabelKind))):
             if getattr(self, name) not in allowed:
                 known = ", ".join(map(repr, allowed))
                 raise UserError(f"LabelledFiles.{name} is {getattr(self, name)!r}: it must be one of {known}")

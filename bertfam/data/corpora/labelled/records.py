@@ -4,9 +4,10 @@ import csv
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from bertfam.data.corpora.formats import ends_in, read_objects, replace_invalid
+from bertfam.data.corpora.labelled.benchmark_records import BenchmarkFormat, read_benchmark
 from bertfam.data.corpora.text_lines import LONGEST_LINE, read_lines
 from bertfam.errors import UserError
 from bertfam.plurals import listed, plural
@@ -30,7 +31,7 @@ def record_format(path: str | os.PathLike[str]) -> RecordFormat | None:
 
 def read_records(
     path: str | os.PathLike[str],
-    input_format: RecordFormat | None,
+    input_format: RecordFormat | BenchmarkFormat | None,
     encoding: str,
     *,
     header: bool = True,
@@ -41,8 +42,8 @@ def read_records(
     Args:
       path: A plain, gzipped or zstd-compressed file.
       input_format: "tsv": cells are separated by tabs, and quotation marks are part of the text. "csv": cells are separated by
-        commas, and may be in quotation marks and then hold commas and line ends. "jsonl": one JSON object per line. None: as the
-        file's extension says.
+        commas, and may be in quotation marks and then hold commas and line ends. "jsonl": one JSON object per line. A
+        `BenchmarkFormat`: see `read_benchmark`. None: as the file's extension says.
       encoding: Any codec of Python.
       header: True if the first line of a tsv or csv file names the columns; otherwise their names are "1", "2", ...
       ragged: Leave out lines with fewer cells than the first line, and cells beyond the last of its columns.
@@ -56,11 +57,14 @@ def read_records(
         raise UserError(
             f"{path}: the name does not end in .tsv, .csv or .jsonl; say what it is with --format (tsv, csv or jsonl){hint}"
         )
+    if input_format in get_args(BenchmarkFormat):
+        yield from read_benchmark(path, cast(BenchmarkFormat, input_format), encoding)
+        return
     if input_format == "jsonl":
         yield from read_objects(path, encoding)
         return
     names: list[str] = []
-    for where, cells in _cells(path, input_format, encoding):
+    for where, cells in _cells(path, cast(RecordFormat, input_format), encoding):
         if not names:
             names = _checked_names(cells, where) if header else [str(number + 1) for number in range(len(cells))]
             if header:
