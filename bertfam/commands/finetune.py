@@ -249,7 +249,7 @@ def _rates(words: str) -> float | tuple[float, ...]:
 
 def _train_all(args: argparse.Namespace) -> int:
     """Train once, or with each rate and each seed; return the exit status, that of the first run that does not finish."""
-    from bertfam.finetuning.sweep import last_scores, metric_of, rates_table, table
+    from bertfam.finetuning.sweep import kept_scores, metric_of, rates_table, table, title
     from bertfam.storage.paths import to_path
 
     sweeps = isinstance(args.learning_rate, tuple)
@@ -271,7 +271,8 @@ def _train_all(args: argparse.Namespace) -> int:
             print(f"training {path}", flush=True)
             if status := _train_variant(args, path, rate, seed):
                 return status
-            scores[rate][seed or 0] = last_scores(path)
+            scores[rate][seed or 0] = kept_scores(path)
+    print(title(path))
     print(*(rates_table(scores, metric_of(path)) if sweeps else table(scores[rates[0]])), sep="\n")
     return 0
 

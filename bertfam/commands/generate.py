@@ -36,7 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "causal LM starts a text of its own",
     )
     parser.add_argument(
-        "--prompts", type=flags.path, metavar="FILE", help="text file with one prompt per line, instead of PROMPT"
+        "--prompts",
+        type=flags.path,
+        metavar="FILE",
+        help="text file with one prompt per line, plain or compressed (.gz, .zst), instead of PROMPT",
     )
     parser.add_argument(
         "--model_dir", type=flags.folder, required=True, metavar="DIR", help="folder of a run, or a Hugging Face folder"
@@ -137,23 +140,21 @@ def main(args: argparse.Namespace) -> int:
 def _prompts(args: argparse.Namespace) -> list[str]:
     from pathlib import Path
 
+    from bertfam.data.corpora.text_lines import read_lines
     from bertfam.errors import UserError
 
     if bool(args.prompt) == bool(args.prompts):
         raise UserError("give prompts as words of the command line, or a file of them by --prompts=FILE, one of the two")
     if args.prompt:
         return args.prompt
-    try:
-        text = Path(args.prompts).read_text(encoding="utf-8-sig")
-    except OSError as error:
-        text = "" if Path(args.prompts).exists() else "; a prompt itself is given without --prompts"
-        raise UserError(f"--prompts={args.prompts} cannot be read: {error.strerror}{text}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"--prompts={args.prompts} is not UTF-8 at byte {error.start}; convert it") from error
-    if not text:
+    if not Path(args.prompts).exists():
+        raise UserError(
+            f"--prompts={args.prompts} cannot be read: No such file or directory; a prompt itself is given without --prompts"
+        )
+    prompts = list(read_lines(args.prompts, strip=False))
+    if not prompts:
         raise UserError(f"--prompts={args.prompts} is empty; write one prompt a line")
-    # No other character ends a line, as U+2028 would by splitlines.
-    return text.removesuffix("\n").split("\n")
+    return prompts
 
 
 def _options(args: argparse.Namespace) -> tuple[Strategy, Limits]:

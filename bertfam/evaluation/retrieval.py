@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from bertfam.data.corpora.formats import read_objects, replace_invalid
-from bertfam.data.corpora.text_lines import read_lines
+from bertfam.data.corpora.text_lines import ENDINGS, read_lines
 from bertfam.errors import UserError
 
 Similarity = Literal["cosine", "dot"]
@@ -141,7 +141,7 @@ def _discounted(gains: Sequence[int]) -> float:
 
 def _file(folder: Path, name: str) -> Path:
     """Return the path of a file, which may be compressed; raise UserError if there is none."""
-    found = next((path for ending in ("", ".gz", ".zst") if (path := folder / f"{name}{ending}").is_file()), None)
+    found = next((path for ending in ENDINGS if (path := folder / f"{name}{ending}").is_file()), None)
     if found is None:
         splits = sorted(path.name.partition(".")[0] for path in folder.glob("qrels/*.tsv*"))
         known = f"; its splits are {', '.join(splits)} (--split=NAME)" if name.startswith("qrels") and splits else ""

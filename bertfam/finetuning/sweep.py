@@ -5,28 +5,40 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bertfam.config.state import preserve_gin
-from bertfam.training.checkpoints import retention
+from bertfam.training.checkpoints import retention, selection
 from bertfam.training.model_dir import read_run
 
 _SUMMARY: Mapping[str, Callable[[Sequence[float]], float]] = {
     "mean": statistics.fmean,
     "median": statistics.median,
-    "deviation": lambda values: statistics.stdev(values) if len(values) > 1 else 0.0,
+    "deviation": statistics.stdev,
     "least": min,
     "greatest": max,
 }
 
 
-def last_scores(model_dir: Path) -> dict[str, float]:
-    """Read the last held-out scores of a run from metrics.jsonl, by name; {} if there are none."""
+def kept_scores(model_dir: Path) -> dict[str, float]:
+    """Read the held-out scores of a run's best checkpoint from metrics.jsonl, by name; {} if there are none.
+
+    Without `Run.keep_best` they are those of the last evaluation.
+    """
     lines = retention.lines(model_dir, "eval")
-    values = lines[max(lines)] if lines else {}
+    step = selection.best(model_dir, _keep(model_dir))
+    values = lines[max(lines) if step is None else step] if lines else {}
     return {name: float(value) for name, value in values.items() if isinstance(value, int | float) and name != "loss"}
 
 
-def summary(values: Sequence[float]) -> dict[str, float]:
-    """Return mean, median, standard deviation ("deviation"), least and greatest value."""
-    return {name: float(compute(values)) for name, compute in _SUMMARY.items()}
+def title(model_dir: Path) -> str:
+    """Return the heading of a table of `kept_scores`."""
+    metric = _keep(model_dir).best
+    return f"held-out scores of each run's checkpoint with the best {metric} (--step=best)" if metric else "last held-out scores"
+
+
+def summary(values: Sequence[float]) -> dict[str, float | None]:
+    """Return mean, median, standard deviation ("deviation"; None of a single value), least and greatest value."""
+    return {
+        name: float(compute(values)) if len(values) > 1 or name != "deviation" else None for name, compute in _SUMMARY.items()
+    }
 
 
 def table(scores: Mapping[int, Mapping[str, float]]) -> Sequence[str]:
@@ -47,8 +59,12 @@ def table(scores: Mapping[int, Mapping[str, float]]) -> Sequence[str]:
 
 def metric_of(model_dir: Path) -> str:
     """Return the name of the held-out metric by which a run keeps its best checkpoint; "loss" if it keeps none."""
+    return _keep(model_dir).best or "loss"
+
+
+def _keep(model_dir: Path) -> retention.Keep:
     with preserve_gin():
-        return read_run(model_dir).keep_best or "loss"
+        return read_run(model_dir).keep
 
 
 def rates_table(scores: Mapping[float, Mapping[int, Mapping[str, float]]], metric: str) -> Sequence[str]:

@@ -136,6 +136,10 @@ class Objective(ABC):
     def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
         """Return the features that it reads of each row."""
 
+    def sequence_shape(self, shape: RowShape) -> RowShape:
+        """Return the sizes of a sequence that attends within itself: a row, or one of the equal parts of a row."""
+        return shape
+
     @abstractmethod
     def init(self, key: jax.Array, shape: RowShape) -> tuple[Tree, Tree, Tree]:
         """Initialise (params, carry, aux); params, and what a carry has of rows, are boxed with logical axis names."""

@@ -132,6 +132,7 @@ def describe_attention(objective: Objective, shape: RowShape) -> str:
         networks = {"student": student} | teachers
     if not all(getattr(config, "patterns", ()) for config in networks.values()):
         return _traced_attention(objective, shape)
+    shape = objective.sequence_shape(shape)
     texts = {name: _encoder_attention(config, objective.execution, shape) for name, config in networks.items()}
     return _once_or_by_name(texts, ": ")
 

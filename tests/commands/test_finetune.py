@@ -591,7 +591,7 @@ def test_several_rates_are_trained_and_listed(classifier, untrained, tmp_path, c
     words += ["--text_pair=second", "--epochs=0.5", "--batch_size=16", "--length=32", "--learning_rate=1e-30,1e-3"]
     assert cli.main([*words, f"--model_dir={tmp_path / 'runs'}"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()[-3:]]
-    losses = {rate: sweep.last_scores(tmp_path / f"runs/rate_{rate}")["label_loss"] for rate in ("0.001", "1e-30")}
+    losses = {rate: sweep.kept_scores(tmp_path / f"runs/rate_{rate}")["label_loss"] for rate in ("0.001", "1e-30")}
     assert [line[0] for line in lines] == ["learning_rate", *sorted(losses, key=losses.get)]
     assert [float(line[-1]) for line in lines[1:]] == pytest.approx(sorted(losses.values()), abs=1e-4)
     assert cli.main([*words[:-1], "--learning_rate=1e-5,x", f"--model_dir={tmp_path / 'x'}"]) == 2
@@ -603,7 +603,7 @@ def test_several_seeds_are_summarised(classifier, untrained, tmp_path, capsys):
     assert cli.main([*words, f"--model_dir={tmp_path / 'runs'}"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()[-8:]]
     rows = {name: dict(zip(lines[0][1:], map(float, values), strict=True)) for name, *values in lines[1:]}
-    losses = [sweep.last_scores(tmp_path / f"runs/seed_{seed}")["label_loss"] for seed in (3, 5)]
+    losses = [sweep.kept_scores(tmp_path / f"runs/seed_{seed}")["label_loss"] for seed in (3, 5)]
     assert losses[0] != losses[1]
     assert [rows["3"]["label_loss"], rows["5"]["label_loss"]] == pytest.approx(losses, abs=1e-4)
     expected = {"mean": np.mean(losses), "median": np.median(losses), "deviation": np.std(losses, ddof=1)}
@@ -611,3 +611,12 @@ def test_several_seeds_are_summarised(classifier, untrained, tmp_path, capsys):
     assert [read_run(tmp_path / f"runs/seed_{seed}").seed for seed in (3, 5)] == [3, 5]
     assert cli.main([*words, f"--model_dir={tmp_path / 'runs/seed_3'}"]) == 2
     assert len(sweep.table({3: {"accuracy": 0.5}})) == 2  # one seed has no spread
+    assert (
+        sweep.title(tmp_path / "runs/seed_3") == "held-out scores of each run's checkpoint with the best label_loss (--step=best)"
+    )
+    # Another evaluation of the same run, whose checkpoint is not the best.
+    worse = {"step": 1, "split": "eval", "label_loss": 99.0, "accuracy": 0.0}
+    best = sweep.kept_scores(tmp_path / "runs/seed_3")
+    metrics = tmp_path / "runs/seed_3/metrics.jsonl"
+    metrics.write_text(metrics.read_text() + json.dumps(worse | {"step": 10_000}) + "\n")
+    assert sweep.kept_scores(tmp_path / "runs/seed_3") == best

@@ -119,6 +119,7 @@ def test_a_model_of_choices_predicts_their_names_and_is_exported(random_model, c
     assert cli.main([*words, f"--model_dir={tmp_path / 'model'}"]) == 0
     out = capsys.readouterr().out
     assert "classes      4: A (6), B (0), C (6), D (6)" in out and "8 rows x 64 tokens" in out
+    assert "float32 rows of 16 tokens on cpu" in out  # each choice attends within its part
     words = ["predict", f"--model_dir={tmp_path / 'model'}", f"--input={path}", "--label=answer", "--probabilities"]
     assert cli.main([*words, f"--output={tmp_path / 'out.jsonl'}"]) == 0
     predicted = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]

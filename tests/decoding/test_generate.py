@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import functools
+import gzip
 import json
 import logging
 import os
@@ -235,6 +236,9 @@ def test_command_generates_the_texts_of_the_api(model, folder, tmp_path, capsys)
 def test_prompts_are_separated_by_line_ends_only(tmp_path):
     (tmp_path / "prompts.txt").write_bytes("\ufefffirst\u2028still first\r\n\n third\x0c \n".encode())
     args = argparse.Namespace(prompt=[], prompts=str(tmp_path / "prompts.txt"))
+    assert generate._prompts(args) == ["first\u2028still first", "", " third\x0c "]
+    (tmp_path / "prompts.txt.gz").write_bytes(gzip.compress((tmp_path / "prompts.txt").read_bytes()))
+    args.prompts += ".gz"
     assert generate._prompts(args) == ["first\u2028still first", "", " third\x0c "]
 
 

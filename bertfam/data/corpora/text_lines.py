@@ -16,6 +16,7 @@ from bertfam.errors import UserError, warn_once
 from bertfam.storage.streams import open_binary
 
 LONGEST_LINE = 32 << 20  # characters
+ENDINGS = ("", ".gz", ".zst")  # of a name, which the same file may have plain or compressed
 _BLOCK = 1 << 20  # bytes
 # Every 4 bytes of zstd may stand for a block of 128 KiB, so that one piece becomes at most 16 MiB.
 _ZSTD_PIECE = 512

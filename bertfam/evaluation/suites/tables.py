@@ -40,7 +40,8 @@ def median_rows(report: Mapping[str, Any]) -> list[list[str]]:
     for task, of_task in report["tasks"].items():
         for label, scores in of_task["scores"].items():
             for metric, score in scores.items():
-                table.append([task, metric, label, *(f"{score[name]:.4f}" for name in names), ", ".join(score["values"])])
+                values = ("" if score[name] is None else f"{score[name]:.4f}" for name in names)
+                table.append([task, metric, label, *values, ", ".join(score["values"])])
     return table
 
 

@@ -14,13 +14,13 @@ from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
 from bertfam.data.corpora.labelled.question_files import QuestionFiles
 from bertfam.data.corpora.labelled.records import columns_of, read_records
 from bertfam.data.corpora.labelled.tagged_files import TaggedFiles
+from bertfam.data.corpora.text_lines import ENDINGS
 from bertfam.errors import UserError
 from bertfam.finetuning.benchmarks.questions import Questions
 from bertfam.plurals import listed
 from bertfam.storage.streams import is_address
 
 Layout = LabelledFiles | TaggedFiles | QuestionFiles
-_COMPRESSED = ("", ".gz", ".zst")
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def _find(data_dir: str, name: str) -> str:
     root = data_dir if is_address(data_dir) else glob.escape(os.path.expanduser(data_dir))
     stem, extension = posixpath.splitext(name)
     for candidate in (name, f"{stem}-*{extension}"):
-        for ending in _COMPRESSED:
+        for ending in ENDINGS:
             try:
                 found = find_files((f"{root.rstrip('/')}/{candidate}{ending}",))
             except UserError:

@@ -111,6 +111,10 @@ class FineTuning(Objective):
         return encoder_features(shape) | self.head.features(shape)
 
     @override
+    def sequence_shape(self, shape: RowShape) -> RowShape:
+        return shape._replace(length=shape.length // self.head.choices)
+
+    @override
     def init(self, key: jax.Array, shape: RowShape) -> tuple[Tree, Tree, Tree]:
         classifier = self._classifier
         params = self._body.init(self.model, key, shape.length)
