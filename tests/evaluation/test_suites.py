@@ -85,6 +85,7 @@ def test_reports_have_the_scores_and_escape_text(runs):
     assert own["scores"]["<1>"]["accuracy"]["mean"] == pytest.approx(2 / 3) and report["mean"]["<3>"] == 1
     assert own["tests"][0]["difference"] == pytest.approx(-1 / 3)
     assert "| agreement | accuracy | 0.6667 | 1.0000 |" in markdown(report) and "- &lt;1>: 1" in markdown(report)
+    assert own["scores"]["<1>"]["accuracy"]["deviation"] is None and "0.0000" not in markdown(report).partition("## Tests")[0]
     html = page(report)
     assert (
         "<td>0.6667</td>" in html and "&lt;1&gt;" in html and "<1>" not in html and "<script" not in html and "http" not in html
