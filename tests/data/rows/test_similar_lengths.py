@@ -7,6 +7,7 @@ import pytest
 from numbered_documents import IDS, fake_cache, make_documents
 
 from bertfam.corruption.token_ids import ControlToken, TextFrame
+from bertfam.data.rows.labelled import similar_lengths
 from bertfam.data.rows.labelled.answer_windows import AnswerWindows
 from bertfam.data.rows.labelled.choices import ChoiceLabels, ChoiceTexts
 from bertfam.data.rows.labelled.labelled_texts import LabelledTexts, Labels
@@ -18,6 +19,12 @@ from bertfam.training.stages import Stage, StagedBatches, seen, stage_batches
 CLS, SEP = ControlToken(IDS.cls, 0), ControlToken(IDS.sep, 0)
 TOKENS = dataclasses.replace(IDS, frame=TextFrame((CLS,), (SEP,), (SEP,), (SEP,), 1))
 TEXTS = TextData(rows=LabelledTexts(), corruption=Labels())
+
+
+@pytest.fixture(autouse=True)
+def few_tokens(monkeypatch):
+    """Let lengths differ that save few tokens, as the texts are few."""
+    monkeypatch.setattr(similar_lengths, "_LEAST_TOKENS", 0)
 
 
 def labelled(count, sentences=1, words=False, labels=1, seed=0):
@@ -146,12 +153,15 @@ def test_held_out_rows_are_used_once_followed_by_padding(count):
     assert sample.source.row_length(0) is None and sample.rows == 24
 
 
-def test_lengths_are_few_and_each_saves_a_tenth():
+def test_lengths_are_few_and_each_saves_a_tenth(monkeypatch):
     assert row_lengths(np.array([3, 16, 17, 40, 50]), 128).tolist() == [16, 16, 32, 64, 64]
     assert row_lengths(np.array([3] * 99 + [50]), 128).tolist() == [16] * 99 + [64]
     assert row_lengths(np.array([60] * 40 + [70] * 60), 100).tolist() == [80] * 100  # with 64 the mean would be 73.6
     assert row_lengths(np.array([30, 99, 100]), 100).tolist() == [32, 100, 100]
     assert row_lengths(np.array([40, 300]), 384, 48).tolist() == [48, 336]
+    monkeypatch.undo()
+    assert set(row_lengths(np.array([10] * 341 + [64]), 64)) == {64}  # 341 x 48 is less than 16,384
+    assert set(row_lengths(np.array([10] * 342 + [64]), 64)) == {16, 64}
 
 
 def test_running_text_has_rows_of_one_length():

@@ -21,14 +21,16 @@ from bertfam.data.rows.labelled.labelled_texts import LabelledExamples
 from bertfam.data.rows.order import Order, permute
 
 _MULTIPLE = 16  # tokens, of which all lengths but the longest are multiples; matrix units compute 8 or 16 at a time
-_LEAST_SAVING = 0.1  # share of the tokens that a further length, which is compiled too, must save
+# Share and number of the tokens of an epoch that a further length, which is compiled too, must save.
+_LEAST_SHARE, _LEAST_TOKENS = 0.1, 1 << 14
 _WINDOW = 512  # batches that are sorted together
 
 
 def row_lengths(sizes: np.ndarray, longest: int, multiple: int = _MULTIPLE) -> np.ndarray:
     """Choose the length of each row: the shortest of a few static lengths that holds it.
 
-    The lengths are the least one that holds all rows, and others as long as each saves a tenth of the tokens that are left.
+    The lengths are the least one that holds all rows, and others as long as each saves a tenth of the tokens that are left, and
+    16,384 of them.
 
     Args:
       sizes: int64[rows], tokens of each row.
@@ -53,7 +55,7 @@ def row_lengths(sizes: np.ndarray, longest: int, multiple: int = _MULTIPLE) -> n
     while len(chosen) < len(lengths):
         others = [[*chosen, index] for index in range(len(lengths)) if index not in chosen]
         best = min(others, key=tokens)
-        if tokens(best) > (1 - _LEAST_SAVING) * tokens(chosen):
+        if tokens(chosen) - tokens(best) < max(_LEAST_SHARE * tokens(chosen), _LEAST_TOKENS):
             break
         chosen = best
     return padded(chosen)[which]
