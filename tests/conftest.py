@@ -31,6 +31,16 @@ gc.set_threshold(100_000, 50, 1000)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Return the schedule of --dist=loadfile."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from file_schedule import FileSchedule
+
+    return FileSchedule(config, log)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config):
     """Exit a process of pytest-xdist at once, as it has reported everything.

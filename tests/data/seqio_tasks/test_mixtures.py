@@ -5,6 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from chi_square import chi_square_limit
+from late_import import late_import
 
 from bertfam.data.rows.mixture import Mixture
 from bertfam.data.seqio_tasks.corpus import SeqioTask
@@ -13,9 +14,7 @@ from bertfam.data.text_data import TextData
 from bertfam.data.token_cache.builder import build
 from bertfam.errors import UserError
 
-seqio = pytest.importorskip("seqio")
-tf = pytest.importorskip("tensorflow")
-from bertfam.data.seqio_tasks import tasks  # noqa: E402
+seqio, tf, tasks = map(late_import, ("seqio", "tensorflow", "bertfam.data.seqio_tasks.tasks"))
 
 WORDS = {"mixed_cats": "cat", "mixed_dogs": "dog", "mixed_birds": "bird"}
 NESTED = {"mixed_birds": 1.0, "mixed_cats": 2.5, "mixed_dogs": 1.5}

@@ -4,14 +4,13 @@ import pickle
 
 import numpy as np
 import pytest
+from late_import import late_import
 
-seqio = pytest.importorskip("seqio")
-import tensorflow as tf  # noqa: E402
+from bertfam.data.vocabularies.byte_bpe import ByteBpe
+from bertfam.data.vocabularies.layouts import LAYOUTS
+from bertfam.data.vocabularies.sentence_piece.vocabulary import SentencePiece
 
-from bertfam.data.seqio_tasks.vocabulary import PieceVocabulary  # noqa: E402
-from bertfam.data.vocabularies.byte_bpe import ByteBpe  # noqa: E402
-from bertfam.data.vocabularies.layouts import LAYOUTS  # noqa: E402
-from bertfam.data.vocabularies.sentence_piece.vocabulary import SentencePiece  # noqa: E402
+seqio, tf, seqio_vocabulary = map(late_import, ("seqio", "tensorflow", "bertfam.data.seqio_tasks.vocabulary"))
 
 SENTINELS = ["<extra_id_0>. Hello", "<extra_id_0> .", "No <extra_id_0> He", "a <extra_id_99> b <extra_id_1>ly", "<extra_id_100>"]
 
@@ -32,7 +31,7 @@ def folder(request, corpus, tmp_path_factory):
 
 def test_piece_vocabulary_equals_that_of_seqio(folder, texts):
     theirs = seqio.SentencePieceVocabulary(str(folder / "spiece.model"), extra_ids=100)
-    plain, prompts = PieceVocabulary(str(folder)), PieceVocabulary(str(folder), prompts=True)
+    plain, prompts = seqio_vocabulary.PieceVocabulary(str(folder)), seqio_vocabulary.PieceVocabulary(str(folder), prompts=True)
     for name in ("vocab_size", "extra_ids", "pad_id", "eos_id", "unk_id"):
         assert getattr(plain, name) == getattr(theirs, name), name
     for text in texts:
@@ -54,11 +53,11 @@ def test_vocabulary_of_any_kind_in_a_dataset(corpus, tmp_path, texts):
     sentences = (sentence for document in corpus.documents("train") for sentence in document)
     byte_bpe = ByteBpe.train(sentences, size=500)
     byte_bpe.save(tmp_path)
-    vocabulary = PieceVocabulary(str(tmp_path))
+    vocabulary = seqio_vocabulary.PieceVocabulary(str(tmp_path))
     dataset = tf.data.Dataset.from_tensor_slices(texts).map(vocabulary.encode_tf)
     for text, ids in zip(texts, dataset.as_numpy_iterator(), strict=True):
         assert ids.tolist() == byte_bpe.encode_batch([text])[0].tolist() and vocabulary.decode(ids) == text
     again = pickle.loads(pickle.dumps(vocabulary))
     assert again == vocabulary and again.encode("a b") == vocabulary.encode("a b")
-    assert vocabulary != PieceVocabulary(str(tmp_path), prompts=True)
-    assert PieceVocabulary(str(tmp_path), prompts=True).encode("<mask> a")[0] == byte_bpe.size - 1
+    assert vocabulary != seqio_vocabulary.PieceVocabulary(str(tmp_path), prompts=True)
+    assert seqio_vocabulary.PieceVocabulary(str(tmp_path), prompts=True).encode("<mask> a")[0] == byte_bpe.size - 1

@@ -10,6 +10,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
+from late_import import late_import
 
 from bertfam import cli
 from bertfam.config import load
@@ -29,9 +30,7 @@ from bertfam.data.text_data import TextData
 from bertfam.data.token_cache.builder import build
 from bertfam.errors import UserError
 
-seqio = pytest.importorskip("seqio")
-tf = pytest.importorskip("tensorflow")
-from bertfam.data.seqio_tasks import tasks  # noqa: E402
+seqio, tf, tasks = map(late_import, ("seqio", "tensorflow", "bertfam.data.seqio_tasks.tasks"))
 
 DOCUMENTS = [["One cat sat.", "Two cats ran."], ["A dog barked."], ["Birds flew.", "They sang.", "It rained."]]
 
@@ -53,9 +52,10 @@ def register_task():
     """Register tasks for one test."""
     names = []
 
-    def register(name, source, preprocessors=(), output_features=tasks.DOCUMENTS):
+    def register(name, source, preprocessors=(), output_features=None):
         names.append(name)
-        return seqio.TaskRegistry.add(name, source=source, preprocessors=preprocessors, output_features=output_features)
+        features = output_features or tasks.DOCUMENTS
+        return seqio.TaskRegistry.add(name, source=source, preprocessors=preprocessors, output_features=features)
 
     yield register
     for name in names:

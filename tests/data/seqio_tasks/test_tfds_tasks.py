@@ -1,15 +1,14 @@
 """Texts of TensorFlow Datasets, read from data written here by the builders' own writer."""
 
 import pytest
+from late_import import late_import
 
 from bertfam.commands import flags
 from bertfam.data.seqio_tasks.corpus import SeqioTask
 from bertfam.errors import UserError
 
-seqio = pytest.importorskip("seqio")
-tfds = pytest.importorskip("tensorflow_datasets")
-from bertfam.data.seqio_tasks import tasks  # noqa: E402, F401
-from bertfam.data.seqio_tasks import tfds as tfds_tasks  # noqa: E402
+seqio, tfds = late_import("seqio"), late_import("tensorflow_datasets")
+tfds_tasks = late_import("bertfam.data.seqio_tasks.tfds")
 
 ARTICLES = [
     "\n_START_ARTICLE_\nA Title. Of two.\n_START_SECTION_\nEarly life\n_START_PARAGRAPH_\nShe was born. She grew."
