@@ -31,8 +31,9 @@ quickstart: $(VENV)/installed
 	  "A list of [MASK] to be used by the function."
 
 # One process runs all tests of a file, which share models and compiled programs. Without the reordering by number of tests, which
-# leaves the slow files of few tests to the end, both processes finish at about the same time.
-PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# leaves the slow files of few tests to the end, all processes finish at about the same time. Three keep two cores busy: each waits
+# for child processes, timers and files for a tenth of its time or more.
+PYTEST = $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 test: $(VENV)/installed-test
 	$(PYTEST)
 
