@@ -13,8 +13,8 @@ EXAMPLE = """\
 
 The updates after a checkpoint are computed again, --times times, each time with every device in the place of another. Replicated
 values must be bitwise equal on all devices. So must all digests that the run recorded (Run.digest_every), if the program and the
-kind of devices are the same; otherwise losses are compared within a thousandth. Exit code 0: all agree. 1: something differs, and
-the message names the devices if they are known."""
+kind of devices are the same; otherwise losses are compared, within a thousandth and ten times the difference between
+arrangements. Exit code 0: all agree. 1: something differs, and the message names the devices if they are known."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

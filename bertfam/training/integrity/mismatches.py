@@ -15,9 +15,10 @@ from bertfam.training.integrity.digest import disagreement, mismatches
 from bertfam.training.integrity.replay import Replayed
 from bertfam.training.logs.metrics import means
 
-# Relative tolerance for losses of another program, mesh or kind of devices, where sums have another order.
-TOLERANCE = 1e-3
-# Metrics of logged intervals that are compared.
+# Relative tolerance for losses of another program, mesh or kind of devices, where sums have another order. The differences grow
+# from update to update, so it is widened by those of the arrangements: this multiple of the largest so far.
+TOLERANCE, _DRIFT = 1e-3, 10.0
+# Metrics of logged intervals that are compared where bits must be equal; else the loss alone.
 _LOGGED = ("loss", "gradient_norm")
 _RECORD = "the record"  # votes like a device if two devices disagree
 Lines = Mapping[int, Mapping[str, Any]]
@@ -72,8 +73,9 @@ def compare(replayed: Sequence[Replayed], recorded: Lines, logged: Lines) -> Mis
             result.notes.append(
                 f"update {step:,} was recorded by another program, mesh, kind of devices or compiler: only its loss is compared"
             )
-        _compare_loss(result, f"the loss of update {step:,}", replayed[0].digests[step].loss, recorded[step]["loss"])
-    _compare_logged(result, replayed[0], logged, exactly=is_reproducible and 0 < len(same) == len(recorded))
+        ours, theirs = replayed[0].digests[step].loss, recorded[step]["loss"]
+        _compare_loss(result, f"the loss of update {step:,}", ours, theirs, drift=_drift(replayed, step))
+    _compare_logged(result, replayed, logged, exactly=is_reproducible and 0 < len(same) == len(recorded))
     return result
 
 
@@ -135,29 +137,44 @@ def _compare_recorded(result: Mismatches, replayed: Replayed, same: Lines) -> No
         result.notes.append(f"{plural(len(same), 'recorded digest')} compared, bit by bit")
 
 
-def _compare_logged(result: Mismatches, replayed: Replayed, logged: Lines, *, exactly: bool) -> None:
+def _compare_logged(result: Mismatches, replayed: Sequence[Replayed], logged: Lines, *, exactly: bool) -> None:
     """Compare the logged means of intervals whose updates were all recomputed."""
+    first = replayed[0]
     steps = sorted(logged)
     equal = compared = 0
     for before, step in zip([0, *steps], steps, strict=False):
         updates = range(before + 1, step + 1)
-        if not replayed.metrics.keys() >= set(updates):
+        if not first.metrics.keys() >= set(updates):
             continue
-        recomputed, compared = means([replayed.metrics[update] for update in updates]), compared + 1
+        recomputed, compared = means([first.metrics[update] for update in updates]), compared + 1
         wrong = [name for name in _LOGGED if _bits(recomputed.get(name)) != _bits(logged[step].get(name))]
         equal += not wrong
-        for name in wrong:
-            what, tolerance = f"the mean {name} of updates {before + 1:,} to {step:,}", 0 if exactly else TOLERANCE
-            _compare_loss(result, what, recomputed.get(name), logged[step].get(name), tolerance)
+        for name in wrong if exactly else {"loss"}.intersection(wrong):
+            what = f"the mean {name} of updates {before + 1:,} to {step:,}"
+            allowed: dict[str, float] = {"tolerance": 0} if exactly else {"drift": _drift(replayed, step)}
+            _compare_loss(result, what, recomputed.get(name), logged[step].get(name), **allowed)
     if compared:
         result.notes.append(f"{plural(compared, 'logged interval')} compared, {equal:,} equal in all bits")
-    if max(replayed.metrics) not in logged:
+    if max(first.metrics) not in logged:
         result.notes.append("the log has no line for that step: its loss is part of a mean with later steps")
 
 
-def _compare_loss(result: Mismatches, what: str, ours: float | None, theirs: float | None, tolerance: float = TOLERANCE) -> None:
+def _drift(replayed: Sequence[Replayed], step: int) -> float:
+    """Return how far rounding may move the loss of an update, by the largest difference of the arrangements up to it."""
+    first, *others = (
+        {update: means([metrics]).get("loss", math.nan) for update, metrics in one.metrics.items() if update <= step}
+        for one in replayed
+    )
+    differences = (abs(other[update] - loss) for other in others for update, loss in first.items())
+    return _DRIFT * max(filter(math.isfinite, differences), default=0.0)
+
+
+def _compare_loss(
+    result: Mismatches, what: str, ours: float | None, theirs: float | None, tolerance: float = TOLERANCE, drift: float = 0.0
+) -> None:
     ours, theirs = (math.nan if value is None else value for value in (ours, theirs))
-    if not (math.isclose(ours, theirs, rel_tol=tolerance) or math.isnan(ours) and math.isnan(theirs)):
+    allowed = tolerance * max(abs(ours), abs(theirs)) + drift
+    if not (ours == theirs or abs(ours - theirs) <= allowed or math.isnan(ours) and math.isnan(theirs)):
         result.faults.append(f"{what} is {ours:.9g} and was {theirs:.9g}")
 
 
