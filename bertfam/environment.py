@@ -16,6 +16,7 @@ from bertfam.storage.paths import unreplaced
 
 _FOLDERS = ("JAX_COMPILATION_CACHE_DIR", "BERTFAM_CACHE")
 _ALLOCATORS = ("default", "platform", "bfc", "cuda_async", "vmm")
+_MOST_DEVICES = 4096  # that JAX makes of a CPU in some seconds
 _MOST_MEMORY = 10  # times the GPU's, for unified memory; a larger number is a percentage
 _MEMORY = "write a share of the GPU's memory above 0, such as 0.9"
 # variable -> whether a value has a meaning, and what to write. JAX and XLA take these at their word, or refuse them once devices
@@ -26,8 +27,8 @@ _VALUES: dict[str, tuple[Callable[[str], bool], str]] = {
         "write how many GiB of a token cache in a bucket to keep on the disk, such as 100",
     ),
     "JAX_NUM_CPU_DEVICES": (
-        lambda text: int(text) >= 1 or int(text) == -1,
-        "write how many devices the CPU stands for, 1 or more",
+        lambda text: 1 <= int(text) <= _MOST_DEVICES or int(text) == -1,
+        f"write how many devices the CPU stands for, 1 to {_MOST_DEVICES:,}",
     ),
     "XLA_CLIENT_MEM_FRACTION": (lambda text: 0 < float(text) <= _MOST_MEMORY, _MEMORY),
     "XLA_PYTHON_CLIENT_MEM_FRACTION": (lambda text: 0 < float(text) <= _MOST_MEMORY, _MEMORY),
@@ -37,6 +38,7 @@ _VALUES: dict[str, tuple[Callable[[str], bool], str]] = {
 _EVERY_XLA = re.compile(
     r"--xla_(force_host_platform_device_count|backend_optimization_level|cpu_parallel_codegen_split_count)=\d{1,6}"
 )
+_XLA_DEVICES = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 _REFUSED_BY_XLA = re.compile(r"Unknown flag.*|Couldn't interpret value .* for flag \w+")
 _TRUE, _FALSE = ("1", "true", "yes", "on", "y", "t"), ("0", "false", "no", "off", "n", "f")
 # variable -> values of JAX with which bertfam's programs fail or compute something else, and why.
@@ -80,6 +82,8 @@ def _check_xla_flags(text: str) -> None:
     Only XLA knows its flags, so a process of its own reads them; that takes 0.15 s on a laptop.
     """
     words = text.split()
+    if any(len(match[1]) > 9 or int(match[1]) > _MOST_DEVICES for match in map(_XLA_DEVICES.fullmatch, words) if match):
+        raise UserError(f"XLA_FLAGS={text}: a CPU stands for {_MOST_DEVICES:,} devices at most; write fewer, or unset it")
     if all(map(_EVERY_XLA.fullmatch, words)):
         return
     if not words[0].startswith("--") and not os.path.isfile(text):

@@ -29,6 +29,8 @@ from bertfam import cli, environment
         "JAX_NUMPY_DTYPE_PROMOTION=strict",
         "JAX_NUMPY_RANK_PROMOTION=raise",
         "JAX_THREEFRY_PARTITIONABLE=False",
+        "JAX_NUM_CPU_DEVICES=99999999",
+        "XLA_FLAGS=--xla_force_host_platform_device_count=99999",
         "BERTFAM_CACHE_GIB=0",
         "BERTFAM_CACHE_GIB=all",
     ],

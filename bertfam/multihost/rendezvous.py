@@ -30,6 +30,7 @@ from bertfam.version import __version__
 _RETRY = 0.2  # seconds
 _HELLO = 5.0  # seconds in which a connected process must send its greeting
 _LONGEST_HELLO = 1000  # bytes
+_LONGEST_ANSWER = 1 << 20  # bytes; it may name thousands of missing processes
 _MOST_ARRIVALS = 256  # connections without a greeting yet, of which the oldest is closed for a new one
 _MOST_REPORTED = 10  # lines about ignored connections
 # A lost machine is detected after a minute, not after Linux's two hours.
@@ -73,10 +74,10 @@ class Link:
 
         Args:
           seconds: how long to wait; None: forever.
-          at_most: largest size of a value in bytes; None: unlimited.
+          at_most: largest size of a value in bytes; None, for processes that have proved to know the token: unlimited.
 
         Raises:
-          TimeoutError: if no value arrived in time; a partly received one is kept.
+          TimeoutError: if no whole value arrived in time, even if bytes still arrive; a partly received one is kept.
           ConnectionLost: if the other process is gone.
           ValueError: if the value is not JSON, or too long.
         """
@@ -96,6 +97,8 @@ class Link:
             self._received += received
             if at_most is not None and len(self._received) > at_most:
                 raise ValueError("the value is too long")
+            if end is not None and b"\n" not in received and time.monotonic() >= end:
+                raise TimeoutError("timed out")
         line, _, self._received = self._received.partition(b"\n")
         return json.loads(line)
 
@@ -126,7 +129,7 @@ class Meeting:
       host: host of process 0.
       port: port that process 0 listens on; it is free again afterwards.
       count: number of processes.
-      token: secret that all processes of the run know.
+      token: secret that all processes of the run know; any bytes, as `os.environ` decodes them.
       seconds: how long a process waits for the others.
     """
 
@@ -138,11 +141,11 @@ class Meeting:
 
     def proof(self, *parts: Any) -> str:
         """Return the digest by which a process shows that it knows the token."""
-        return hmac.new(self.token.encode(), json.dumps(parts).encode(), "sha256").hexdigest()
+        return hmac.new(os.fsencode(self.token), json.dumps(parts).encode(), "sha256").hexdigest()
 
     def is_proof(self, proof: Any, *parts: Any) -> bool:
         """Return whether `proof` is the digest of these parts."""
-        return isinstance(proof, str) and hmac.compare_digest(proof.encode(), self.proof(*parts).encode())
+        return isinstance(proof, str) and proof.isascii() and hmac.compare_digest(proof, self.proof(*parts))
 
 
 def meet(meeting: Meeting, index: int) -> list[Link]:
@@ -350,14 +353,16 @@ def _join(meeting: Meeting, index: int) -> Link:
             hello = {"versions": _versions(), "index": index, "count": meeting.count, "challenge": own}
             link.send(hello | {"proof": meeting.proof(challenge, *hello.values())})
             # Process 0 answers once all have connected, or names the missing ones after `seconds`.
-            answer = link.receive(meeting.seconds + _HELLO)
+            answer = link.receive(meeting.seconds + _HELLO, at_most=_LONGEST_ANSWER)
             proof = answer["proof"]
         except (ConnectionLost, TimeoutError, ValueError, KeyError, TypeError, RecursionError) as error:
+            link.close()
             raise UserError(
                 f"process 0 at {where} did not answer process {index} ({error}); see the log of process 0, or choose a free port "
                 "in --coordinator if another program is at that one"
             ) from error
         if not meeting.is_proof(proof, "answer", own):
+            link.close()
             raise UserError(f"what listens at {where} does not have the token of this run: choose another port in --coordinator")
         if "refused" in answer:
             raise SystemExit(2)

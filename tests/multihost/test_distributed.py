@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import socket
 import threading
 import time
@@ -320,6 +321,9 @@ STRANGERS = {
     "a long line": lambda challenge: b"x" * 10_000,
     "no text": lambda challenge: b"\xff\xfe\n",
     "another token": lambda challenge: greeting(challenge, "another"),
+    "a proof that is no text": lambda challenge: (
+        json.dumps(json.loads(greeting(challenge)) | {"proof": "\ud800"}).encode() + b"\n"
+    ),
     "an old proof": lambda challenge: greeting("another challenge"),
 }
 
@@ -366,7 +370,18 @@ def test_strangers_do_not_prolong_the_wait(monkeypatch):
     assert "process 1 of 2 did not connect" in str(error)
 
 
-def test_process_0_without_the_token_is_not_joined():
+@pytest.mark.parametrize(
+    ("answer", "pause", "message"),
+    [
+        (b'{"refused": "leave", "proof": "0"}\n', 0, "does not have the token of this run"),
+        (b'{"proof": "\\ud800"}\n', 0, "does not have the token of this run"),
+        (b" " * (1 << 17), 0, "did not answer process 1 (the value is too long)"),
+        (b" ", 0.01, "did not answer process 1 (timed out)"),
+    ],
+)
+def test_process_0_without_the_token_is_not_joined(monkeypatch, answer, pause, message):
+    """Also one whose answer has no end."""
+    monkeypatch.setattr(rendezvous, "_HELLO", 0.3)
     port = free_port()
 
     def answer_without_token():
@@ -374,11 +389,18 @@ def test_process_0_without_the_token_is_not_joined():
             link = rendezvous.Link(server.accept()[0])
             link.send({"challenge": "0"})
             link.receive(5)
-            link.send({"refused": "leave", "proof": "0"})
-            return link  # which keeps the connection open
+            with contextlib.suppress(OSError):  # until process 1 gives up
+                while True:
+                    link.connection.sendall(answer)
+                    time.sleep(pause)
 
-    error, _ = run_concurrently(connect(port, 1, 2), answer_without_token)
-    assert isinstance(error, UserError) and "token" in str(error)
+    error, _ = run_concurrently(connect(port, 1, 2, 0.3), answer_without_token)
+    assert isinstance(error, UserError) and message in str(error)
+
+
+def test_the_token_may_be_any_bytes():
+    one, other = (Meeting("localhost", 1, 2, os.fsdecode(token), 1) for token in (b"\xff", b"\xfe"))
+    assert one.is_proof(one.proof("a"), "a") and not other.is_proof(one.proof("a"), "a")
 
 
 def test_process_0_listens_on_the_address_of_the_coordinator_only():
