@@ -135,7 +135,8 @@ def _cache_warnings(run: Run, cache: TokenCache, vocabulary: Vocabulary, data: s
     lines = []
     for text in texts:
         lines += text_warnings(text, vocabulary.token_ids, cache.vocabulary_directory, is_whole=True)
-    for stage, batches in zip(run.stages, data.training, strict=True):
+    filled = (pair for pair in zip(run.stages, data.training, strict=True) if not pair[1].row_counts)
+    for stage, batches in filled:
         for text, part in zip(texts, batches.sequence.by_corpus(), strict=True):
             examples = sampled(part.examples)
             lines += row_warnings(run.data.rows_of(text), examples, text.name, stage.length, packs=run.data.corruption.packs)
@@ -162,9 +163,10 @@ def _sample_warnings(run: Run, vocabulary: Vocabulary, folder: Path) -> list[str
         lines += text_warnings(text.documents, vocabulary.token_ids, folder, is_whole=text.is_whole)
         for stage in run.stages if len(text.documents) >= least else ():
             examples = run.data.examples(text.documents, stage.length, run.seed, vocabulary.token_ids)
-            lines += examples.warnings + row_warnings(
-                run.data.rows_of(text.documents), examples, text.documents.name, stage.length, packs=run.data.corruption.packs
-            )
+            lines += examples.warnings
+            if not run.data.has_similar_lengths:
+                rows, packs = run.data.rows_of(text.documents), run.data.corruption.packs
+                lines += row_warnings(rows, examples, text.documents.name, stage.length, packs=packs)
         held_out = held_out_documents(corpus, least)
         if held_out == 0:
             check_not_empty(corpus, "validation")

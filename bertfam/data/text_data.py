@@ -276,12 +276,12 @@ class TextData:
                 f"{cache.directory} holds the corpora {', '.join(cache.corpora)}, but Mixture.names are "
                 f"{', '.join(mixture.names)}: give the cache of these corpora, or none"
             )
-        is_planned_whole = self.order != "shuffled" or self.rows_version < 3 or self._has_similar_lengths
+        is_planned_whole = self.order != "shuffled" or self.rows_version < 3 or self.has_similar_lengths
         blocks = None if is_planned_whole else self.blocks
         parts = tuple(self._part(cache, name, tokens, length, seed, stage, split, blocks) for name in cache.corpora)
         if len(parts) == 1:
             (rows,) = parts
-            if self._has_similar_lengths and isinstance(rows.examples, LabelledExamples):
+            if self.has_similar_lengths and isinstance(rows.examples, LabelledExamples):
                 return similar_length_batches(rows, length, batch_size, self._key(seed, _BATCHES, stage))
             streams = Streams(len(rows.examples), batch_size)
             return Batches(replace(rows, order=streams) if self.order == "streams" else rows, batch_size)
@@ -336,13 +336,14 @@ class TextData:
         if at_most is not None and at_most * batch_size < count:
             # In order, the first rows would all be from the first corpus, or the fullest ones if they are packed.
             rows, count = replace(rows, key=_HELD_OUT_SEED), at_most * batch_size
-        elif self._has_similar_lengths and len(parts) == 1 and isinstance(in_order[0].examples, LabelledExamples):
+        elif self.has_similar_lengths and len(parts) == 1 and isinstance(in_order[0].examples, LabelledExamples):
             key = self._key(_HELD_OUT_SEED, _BATCHES, 0)
             return HeldOut(similar_length_batches(in_order[0], length, batch_size, key), count, batch_size)
         return HeldOut(Batches(rows, batch_size), count, batch_size, _by_corpus(rows, tuple(parts), count, batch_size))
 
     @property
-    def _has_similar_lengths(self) -> bool:
+    def has_similar_lengths(self) -> bool:
+        """True if the rows of a batch have similar lengths, unless they are of several corpora."""
         return self.similar_lengths and self.rows.is_labelled and self.order == "shuffled"
 
     @staticmethod
