@@ -163,8 +163,8 @@ def test_lengths_are_few_and_each_saves_a_tenth(monkeypatch):
     assert row_lengths(np.array([30, 99, 100]), 100).tolist() == [32, 100, 100]
     assert row_lengths(np.array([40, 300]), 384, 48).tolist() == [48, 336]
     monkeypatch.undo()
-    assert set(row_lengths(np.array([10] * 341 + [64]), 64)) == {64}  # 341 x 48 is less than 16,384
-    assert set(row_lengths(np.array([10] * 342 + [64]), 64)) == {16, 64}
+    assert set(row_lengths(np.array([10] * 682 + [64]), 64)) == {64}  # 682 x 48 is less than 32,768
+    assert set(row_lengths(np.array([10] * 683 + [64]), 64)) == {16, 64}
 
 
 def test_running_text_has_rows_of_one_length():

@@ -22,7 +22,7 @@ from bertfam.data.rows.order import Order, permute
 
 _MULTIPLE = 16  # tokens, of which all lengths but the longest are multiples; matrix units compute 8 or 16 at a time
 # Share and number of the tokens of an epoch that a further length, which is compiled too, must save.
-_LEAST_SHARE, _LEAST_TOKENS = 0.1, 1 << 14
+_LEAST_SHARE, _LEAST_TOKENS = 0.1, 1 << 15
 _WINDOW = 512  # batches that are sorted together
 
 
@@ -30,7 +30,7 @@ def row_lengths(sizes: np.ndarray, longest: int, multiple: int = _MULTIPLE) -> n
     """Choose the length of each row: the shortest of a few static lengths that holds it.
 
     The lengths are the least one that holds all rows, and others as long as each saves a tenth of the tokens that are left, and
-    16,384 of them.
+    32,768 of them.
 
     Args:
       sizes: int64[rows], tokens of each row.
