@@ -91,18 +91,14 @@ class Mlm(Objective):
     def masked_loss(self, params: Tree, hidden: jax.Array, batch: Batch) -> tuple[jax.Array, dict[str, Sum]]:
         """Compute the term and the metrics at the masked positions of hidden [batch, length, embed]."""
         targets, weights = batch["masked_target_tokens"], batch["masked_loss_weights"]
-        head = self.model.masked_lm_head(self.execution)
         # [batch, length, embed] -> [batch, predictions, embed]
-        places = gather_positions(hidden, batch["masked_positions"])
-        factors: Any = head.apply({"params": params["mlm_head"]}, places, word_table(params), method="factors")
-        places, table, bias = factors
-        if has_kernel(places, table):
-            settings = VocabularyLoss(head.vocab_size, chunk=targets.shape[1])
-            sums = chunked_cross_entropy(places, table, bias, targets, weights, settings)
+        factors = self.factors(params, gather_positions(hidden, batch["masked_positions"]))
+        vocabulary = self.model.require_vocab_size
+        if has_kernel(*factors[:2]):
+            sums = chunked_cross_entropy(*factors, targets, weights, VocabularyLoss(vocabulary, chunk=targets.shape[1]))
             loss, accuracy = sums.loss, Sum(sums.correct, jnp.sum(weights))
         else:
-            logits = token_logits(places, table, bias, head.vocab_size)
-            loss, accuracy = masked_cross_entropy(logits, targets, weights)
+            loss, accuracy = masked_cross_entropy(token_logits(*factors, vocabulary), targets, weights)
         return loss, {"mlm_loss": Sum(loss, accuracy.weight), "mlm_accuracy": accuracy}
 
     @override
@@ -126,6 +122,10 @@ class Mlm(Objective):
 
     def logits(self, params: Tree, hidden: jax.Array) -> jax.Array:
         """Compute the logits float32[batch, places, padded vocabulary] of hidden [batch, places, embed]."""
+        return token_logits(*self.factors(params, hidden), self.model.require_vocab_size)
+
+    def factors(self, params: Tree, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+        """Apply the masked-token head to hidden [batch, places, embed] up to its product with the word table."""
         head = self.model.masked_lm_head(self.execution)
-        logits: Any = head.apply({"params": params["mlm_head"]}, hidden, word_table(params))
-        return logits
+        found: Any = head.apply({"params": params["mlm_head"]}, hidden, word_table(params), method="factors")
+        return found

@@ -24,7 +24,6 @@ from bertfam.layers.norm import LayerNorm
 from bertfam.layers.pooling import PoolingMode
 from bertfam.layers.sampling import keys_of_rows
 from bertfam.models.bert import BertConfig, Embeddings
-from bertfam.models.encoder import word_table
 from bertfam.objectives.mlm import Mlm
 from bertfam.objectives.objective import Batch, LossOut, Sum, Tree, check_coefficients
 
@@ -33,7 +32,7 @@ _DECODER = "enhanced_decoder"
 
 @dataclass(frozen=True)
 class SampledWords(Pattern):
-    """Words that are sampled for each query on its own (section 3.3).
+    """Words that are sampled for each query on its own (section 3.3, equation 7).
 
     A query attends to each word with probability 1 - `masked`, to all of its tokens or to none, and never to its own place. It
     attends to all control tokens but at its own place. The random bits are a hash of the key of the row, the query's place and
@@ -65,7 +64,7 @@ class SampledWords(Pattern):
 
 
 class EnhancedDecoder(nn.Module):
-    """One post-norm layer whose queries come from one stream and whose keys and values come from another (section 3.3)."""
+    """One post-norm layer with queries from one stream, keys and values from another (section 3.3, equations 4 and 5)."""
 
     config: BertConfig
     masked: float
@@ -106,10 +105,10 @@ class RetroMae(Mlm):
     """L = mlm * mean over masked positions of CE(vocabulary) + decoder * mean over all words' tokens of CE(vocabulary).
 
     The first term is the encoder's, on its masked input. The second one is that of a decoder of one layer, which reconstructs
-    the text without noise (section 3.3). With h the encoder's output at [CLS], its queries are h + p_i, p_i a position's
-    embedding, and its keys and values come from h and the embeddings of the text's tokens. Each query sees words of its own
-    sample and never itself (see `SampledWords`). Both predict by the same head. Samples are a function of the row with its
-    noise, so they differ between epochs and are the same on every mesh.
+    the text without noise (section 3.3, equation 6). With h the encoder's output at [CLS], its queries are h + p_i, p_i a
+    position's embedding, and its keys and values come from h and the embeddings of the text's tokens. Each query sees words of
+    its own sample and never itself (see `SampledWords`). Both predict by the same head. Samples are a function of the row with
+    its noise, so they differ between epochs and are the same on every mesh.
 
     As in the published code, whole words are sampled, control tokens are seen and never predicted. That code draws up to 256 sets
     of words with exactly their share for each text, and gives each query one of them; here each query's sample is its own and
@@ -203,11 +202,8 @@ class RetroMae(Mlm):
         row = Row(batch["encoder_segment_ids"], arrays={"words": batch["encoder_word_numbers"], "keys": keys})
         queries = text + positions.astype(text.dtype)
         hidden: Any = self._decoder.apply({"params": params[_DECODER]}, queries, context, row, train=train, rngs=rngs)
-        head: Any = model.masked_lm_head(self.execution)
-        factors = head.apply({"params": params["mlm_head"]}, hidden, word_table(params), method="factors")
-        return chunked_cross_entropy(
-            *factors, tokens, _weights(batch), VocabularyLoss(model.require_vocab_size, chunk=self.chunk)
-        )
+        settings = VocabularyLoss(model.require_vocab_size, chunk=self.chunk)
+        return chunked_cross_entropy(*self.factors(params, hidden), tokens, _weights(batch), settings)
 
     @override
     def flops(self, shape: RowShape) -> int:
