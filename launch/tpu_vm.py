@@ -85,8 +85,6 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     for flag, actions in (("slice", ("train", "up", "run")), ("folder", ("fetch",))):
         if options.action in actions and not getattr(options, flag):
             parser.error(f"{options.action} requires --{flag}")
-    if options.action in ("train", "run"):
-        common.check_command(parser, command, slices.alone(parser, options.slice))
     for word in options.copy:
         path = pathlib.Path(word)
         if path.is_absolute() or ".." in path.parts or not path.parts:
@@ -96,9 +94,10 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
         # tar copies a link as a link, which leads nowhere on the machines.
         if pathlib.Path.cwd() not in (target := pathlib.Path(os.path.realpath(path))).parents:
             parser.error(f"--copy={word} is a link to {target}, outside of the current folder: copy that here, and name the copy")
-    if options.action == "train" and options.restarts and re.search("--model_dir[= ](?!gs://)", " ".join(command)):
-        parser.error("--model_dir is on machines that may be preempted: use a folder on gs://, or --restarts=0")
     if options.action in ("train", "run"):
+        common.check_command(parser, command, slices.alone(parser, options.slice))
+        if options.action == "train" and options.restarts and re.search("--model_dir[= ](?!gs://)", " ".join(command)):
+            parser.error("--model_dir is on machines that may be preempted: use a folder on gs://, or --restarts=0")
         sent = [pathlib.Path(word) for word in options.copy]
         for flag, word in common.local_folders(command).items():
             path = pathlib.Path(word)
