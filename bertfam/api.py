@@ -26,6 +26,7 @@ from bertfam.finetuning.target_predictor import TargetPredictor
 from bertfam.interop.sentence_transformers import EmbeddingSettings
 from bertfam.layers.execution import Execution
 from bertfam.layers.pooling import PoolingMode
+from bertfam.layers.stack import divided
 from bertfam.models.bert import BertConfig
 from bertfam.models.electra import replaced_token_head
 from bertfam.models.encoder import EncoderConfig, MaskedLmConfig, hidden_to_predict, pooler, sentence_head, word_table
@@ -155,7 +156,7 @@ class Model:
             if number is not None and check_whole_number(number, name) < 1:
                 raise UserError(f"{name} is {number}, and must be at least 1")
         embedder = Embedder.create(
-            self.config, self.params, self.vocabulary, self.embedding, pooling=pooling, normalize=normalize, length=length
+            self.config, self._divided, self.vocabulary, self.embedding, pooling=pooling, normalize=normalize, length=length
         )
         if prompt_name is not None:
             embedder = embedder.prompted(check_text(prompt_name, "prompt_name"))
@@ -163,6 +164,10 @@ class Model:
         if cut:
             warn([f"{plural(cut, 'text')} of {len(vectors):,} cut after {embedder.length} tokens"])
         return vectors
+
+    @cached_property
+    def _divided(self) -> dict[str, Any]:
+        return divided({"encoder": self.params["encoder"]})
 
     @cached_property
     def _forward(self) -> Any:

@@ -15,7 +15,7 @@ from bertfam.corruption import keys
 from bertfam.corruption.token_ids import TextFrame
 from bertfam.data.corpora.labelled.labelled_files import UNKNOWN
 from bertfam.data.rows.labelled.labelled_texts import LabelledExamples, frame_size
-from bertfam.data.rows.length_batches import WINDOW, length_batches, row_length
+from bertfam.data.rows.length_batches import WINDOW, computed, length_batches, row_length
 from bertfam.data.token_cache.documents import Documents
 from bertfam.data.token_cache.tokenize import Block, tokenise_labelled
 from bertfam.data.vocabularies import Vocabulary
@@ -23,6 +23,7 @@ from bertfam.errors import UserError
 from bertfam.interop.sentence_transformers import EmbeddingSettings
 from bertfam.layers.execution import Execution
 from bertfam.layers.pooling import PoolingMode, normalized, pool
+from bertfam.layers.stack import divided
 from bertfam.models.encoder import EncoderConfig
 from bertfam.models.network import DESCRIPTIONS
 from bertfam.training.trained_networks import ENCODER, ENCODER_DECODER, read_network
@@ -51,7 +52,7 @@ class Embedder:
 
     Attributes:
       config: config of its family.
-      params: {"encoder": ...}; further parts are not used.
+      params: {"encoder": ...}, as `bertfam.layers.stack.divided` returns it; further parts are not used.
       vocabulary: vocabulary of the model.
       settings: settings by which it embeds texts.
       prompt: text that is put before each text.
@@ -143,14 +144,16 @@ class Embedder:
             block = tokenise_labelled(self.vocabulary, [[text, UNKNOWN] for text in window])
             cut += int((block.sentences > room).sum())
             rows = self._rows(block, frame)
-            for indices, batch in length_batches(rows, _READ, batch_size, self.length):
-                # "float32" alone would mean TF32 on GPUs and bfloat16 passes on TPUs.
-                with jax.default_matmul_precision("highest"):
-                    pooled = _pooled(self.params["encoder"], batch, self.config, self.settings.pooling, self.settings.normalize)
-                vectors[begin + indices] = np.asarray(pooled)[: len(indices)]
+            for indices, pooled in computed(length_batches(rows, _READ, batch_size, self.length), self._compute):
+                vectors[begin + indices] = pooled
         if not np.isfinite(vectors).all():
             raise UserError("embeddings are not numbers (nan or infinite), so the model's weights are damaged or diverged")
         return Embeddings(vectors, cut)
+
+    def _compute(self, batch: Mapping[str, np.ndarray]) -> jax.Array:
+        # "float32" alone would mean TF32 on GPUs and bfloat16 passes on TPUs.
+        with jax.default_matmul_precision("highest"):
+            return _pooled(self.params["encoder"], batch, self.config, self.settings.pooling, self.settings.normalize)
 
     def _rows(self, block: Block, frame: TextFrame) -> dict[str, np.ndarray]:
         """Make the rows of tokenised texts, no longer than the longest of them requires."""
@@ -199,4 +202,4 @@ def open_embedder(
             "its encoder alone is --network=encoder" if found.config.kind == ENCODER_DECODER else "name the folder of an encoder"
         )
         raise UserError(f"{path} holds {DESCRIPTIONS[found.config.kind]}, and embeddings of texts are an encoder's: {fix}")
-    return Embedder.create(found.config, found.params, found.vocabulary, found.embedding, **settings)
+    return Embedder.create(found.config, divided(found.params), found.vocabulary, found.embedding, **settings)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,22 +11,30 @@ import jax
 import numpy as np
 
 from bertfam.corruption import keys
+from bertfam.corruption.corruption import TextCorruption
 from bertfam.data.corpora.corpus import Corpus
 from bertfam.data.corpora.labelled.labelled_files import UNKNOWN, LabelledFiles
 from bertfam.data.corpora.labelled.target_files import TargetFiles
-from bertfam.data.rows.labelled.labelled_texts import LabelledExamples, frame_size
+from bertfam.data.rows.labelled.labelled_texts import LabelledExamples, Labels, frame_size
 from bertfam.data.rows.layout import RowLayout
-from bertfam.data.rows.length_batches import WINDOW, length_batches
+from bertfam.data.rows.length_batches import WINDOW, computed, length_batches
 from bertfam.data.token_cache.documents import Documents
 from bertfam.data.token_cache.tokenize import Block, tokenise_labelled
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
 from bertfam.finetuning.target_predictor import TargetPredictor, target_predictor
+from bertfam.layers.stack import divided
 from bertfam.objectives.fine_tuning.objective import FineTuning
 from bertfam.plurals import plural
 from bertfam.training.model_dir import TrainedModel, open_model
 
-_READ = ("encoder_input_tokens", "encoder_segment_ids", "encoder_token_type_ids", "sequence_start_positions")
+_READ = (
+    "encoder_input_tokens",
+    "encoder_segment_ids",
+    "encoder_token_type_ids",
+    "sequence_start_positions",
+    "decoder_input_tokens",
+)
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,7 @@ class Predictor:
       layout: The layout of its rows.
       length: Tokens of a row.
       step: Step of its checkpoint.
+      corruption: The noise of its rows, which is none.
       counts: Number of texts so far: all that were "read", and those of which a part was "cut" off.
       cut_part: Part of a long text that is cut off.
     """
@@ -52,6 +61,7 @@ class Predictor:
     layout: RowLayout
     length: int
     step: int
+    corruption: TextCorruption = Labels()  # noqa: RUF009 - frozen
     counts: Counter[str] = field(default_factory=Counter, compare=False)
     cut_part: ClassVar[str] = "ends"
 
@@ -129,9 +139,9 @@ class Predictor:
         return self.length // self.objective.head.choices
 
     def batch_outputs(self, rows: dict[str, np.ndarray], batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield the outputs of rows in batches of similar length, each with the indices int64[n] of its rows, n <= batch_size."""
-        for indices, batch in length_batches(rows, _READ, batch_size, self.length, self.objective.head.choices):
-            yield indices, np.asarray(self._apply(self.params, batch))[: len(indices)]
+        """Compute the outputs of rows in batches of similar length, each with the indices int64[n] of its rows."""
+        batches = length_batches(rows, _READ, batch_size, self.length, self.objective.head.choices)
+        return computed(batches, lambda batch: self._apply(self._divided, batch))
 
     def _rows(self, block: Block, bounds: np.ndarray, labels: np.ndarray | None, count: int) -> dict[str, np.ndarray]:
         """Make the rows of tokenised texts.
@@ -154,11 +164,19 @@ class Predictor:
         indices = np.arange(len(documents))
         examples = self.layout.examples(documents, self.length, 0, self.vocabulary.token_ids)
         self.counts.update(read=len(documents), cut=examples.cut if isinstance(examples, LabelledExamples) else 0)
-        return examples.rows(indices, keys.fold(0, indices))
+        row_keys = keys.fold(0, indices)
+        return self.corruption.corrupt(examples.rows(indices, row_keys), row_keys, self.vocabulary.token_ids)
+
+    @cached_property
+    def _divided(self) -> Any:
+        return divided(self.params)
 
     @cached_property
     def _apply(self) -> Any:
         objective = self.objective
+        if jax.default_backend() == "cpu":
+            # Models that were trained on GPUs compute in bfloat16, which takes a CPU twice as long.
+            objective = replace(objective, execution=replace(objective.execution, dtype="float32"))
         return jax.jit(lambda params, rows: objective.outputs(params, rows, key=None, train=False))
 
 
@@ -204,4 +222,4 @@ def make_predictor(model: TrainedModel) -> Predictor | TargetPredictor | None:
     if not isinstance(objective, FineTuning):
         return None
     corpus = data.corpus if isinstance(data.corpus, Corpus) else None
-    return Predictor(objective, model.params, model.vocabulary, corpus, data.rows, length, model.step)
+    return Predictor(objective, model.params, model.vocabulary, corpus, data.rows, length, model.step, data.corruption)

@@ -1,6 +1,8 @@
 """The position-wise network of a Transformer layer."""
 
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -8,6 +10,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from bertfam.kernels import hidden_layer
+from bertfam.kernels.target import target
 from bertfam.layers.activations import ACTIVATIONS, WIDE_ACTIVATIONS, Activation
 from bertfam.layers.dense import Dense, project, unstack
 from bertfam.layers.dropout import Dropout
@@ -18,8 +21,7 @@ class FeedForward(nn.Module):
     """Feed-forward network, optionally gated (GLU).
 
     It computes `output(activation(intermediate(x)))`, or if gated `output(activation(intermediate(x)) * linear(x))`. Gated
-    with "gelu" it is the GEGLU of Shazeer 2020, "GLU Variants Improve Transformer", equation 6. One product with both stacked
-    kernels computes the two factors.
+    with "gelu" it is the GEGLU of Shazeer 2020, "GLU Variants Improve Transformer", equation 6.
 
     Attributes:
       size: width of the hidden layer.
@@ -52,23 +54,32 @@ class FeedForward(nn.Module):
         down = Dense((inputs.shape[-1],), ("mlp", "embed"), self.dtype, self.use_bias, output_init, name="output")
         names = ("intermediate", "linear") if self.gated else ("intermediate",)
         kernels, biases = zip(*[up(name=name).parameters(inputs.shape[-1:]) for name in names], strict=True)
+        inputs = inputs.astype(self.dtype)
+        if target()[0] == "cpu":  # as in `bertfam.layers.attention.dot_product`
+            apart = [project(inputs, kernel, bias) for kernel, bias in zip(kernels, biases, strict=True)]
+            hidden = self._hidden([nn.with_logical_constraint(factor, ("batch", "length", "mlp")) for factor in apart])
+        else:
+            hidden = self._joint_hidden(inputs, kernels, biases)
+        hidden = nn.with_logical_constraint(hidden, ("batch", "length", "mlp"))
+        hidden = Dropout(self.dropout_rate, name="dropout")(hidden, train=train)
+        return down(hidden)
+
+    def _joint_hidden(self, inputs: jax.Array, kernels: Sequence[jax.Array], biases: Sequence[Any]) -> jax.Array:
+        """Compute the hidden layer from one product with all kernels."""
         if self.gated:
             kernel, bias = jnp.stack(kernels, axis=1), jnp.stack(biases) if self.use_bias else None
         else:
             (kernel,), (bias,) = kernels, biases
         # [batch, length, embed] -> [batch, length, mlp], gated [batch, length, 2, mlp]
-        products = project(inputs.astype(self.dtype), kernel, None)
+        products = project(inputs, kernel, None)
         if hidden_layer.supports(products):
-            hidden = hidden_layer.activate(products, bias, hidden_layer.Settings(WIDE_ACTIVATIONS[self.activation], self.gated))
-        else:
-            hidden = self._hidden(products if bias is None else products + bias)
-        hidden = nn.with_logical_constraint(hidden, ("batch", "length", "mlp"))
-        hidden = Dropout(self.dropout_rate, name="dropout")(hidden, train=train)
-        return down(hidden)
-
-    def _hidden(self, products: jax.Array) -> jax.Array:
-        activation = ACTIVATIONS[self.activation]
+            return hidden_layer.activate(products, bias, hidden_layer.Settings(WIDE_ACTIVATIONS[self.activation], self.gated))
+        products = products if bias is None else products + bias
         if not self.gated:
-            return activation(products)
-        gate, linear = unstack(nn.with_logical_constraint(products, ("batch", "length", None, "mlp")))
-        return activation(gate) * linear
+            return self._hidden([products])
+        return self._hidden(unstack(nn.with_logical_constraint(products, ("batch", "length", None, "mlp"))))
+
+    def _hidden(self, factors: Sequence[jax.Array]) -> jax.Array:
+        """Apply the activation to the first of one or two factors [batch, length, mlp], and multiply it by the second."""
+        hidden = ACTIVATIONS[self.activation](factors[0])
+        return hidden * factors[1] if self.gated else hidden

@@ -6,17 +6,20 @@ one named "layers". Optimizers and inspection number the layers by these names.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax.core import meta
 
 from bertfam.layers.execution import Execution
 
 AXIS = "layers"
 FIRST = "first_layers"
+_FIRST_LAYER = "0"  # name of its parameters if they are divided
 Kind = TypeVar("Kind")
 
 
@@ -65,8 +68,10 @@ class Stack(nn.Module):
             for name, value in self._initial(blocks[0], carry, {**shared, **first}, static).items():
                 self.param(name, lambda _, value=value: value)
         params = meta.unbox(self.variables["params"])
-        self._check(params)
-        common = {name: jax.tree.map(lambda leaf: jnp.squeeze(leaf, 0), params[name]) for name in self.shared}
+        is_divided, common = _FIRST_LAYER in params, {}
+        if not is_divided:
+            self._check(params)
+            common = {name: jax.tree.map(lambda leaf: jnp.squeeze(leaf, 0), params[name]) for name in self.shared}
         params = {name: value for name, value in params.items() if name not in common}
         execution = self.execution.concrete
         dropout_key = self.make_rng("dropout") if self.has_rng("dropout") else None
@@ -78,17 +83,20 @@ class Stack(nn.Module):
 
         own = (params, dict(per_layer or {}))  # [layers, ...]
 
-        def run_layers(carry, own, first, count, in_loop):
-            """Run `count` layers from layer `first` on, which has the first kind."""
+        def run_layers(carry, slices, first, in_loop):
+            """Run the layers that have these slices, from layer `first` on, which has the first kind."""
             outputs = []
-            for place, slice_ in enumerate(_unstacked(own, count)):
+            for place, slice_ in enumerate(slices):
                 run = _rematerialised(partial(run_layer, blocks[place % len(blocks)]), execution.remat, in_loop)
                 carry, output = run(carry, slice_, first + place, common, shared)
                 outputs.append(output)
             return carry, jax.tree.map(lambda *layers: jnp.stack(layers), *outputs)
 
+        if is_divided:
+            layers = [params[str(layer)] for layer in range(self.length)]
+            return run_layers(carry, list(zip(layers, _slices(own[1], self.length), strict=True)), 0, False)
         if execution.layers == "unroll":
-            return run_layers(carry, own, 0, self.length, False)
+            return run_layers(carry, _slices(own, self.length), 0, False)
         period = len(blocks)
         looped = self.length // period * period
         parts = []
@@ -96,13 +104,15 @@ class Stack(nn.Module):
             # [layers, ...] -> [periods, period, ...]
             periods = jax.tree.map(lambda leaf: leaf[:looped].reshape(-1, period, *leaf.shape[1:]), own)
             carry, outputs = jax.lax.scan(
-                lambda carry, part: run_layers(carry, *part, period, True), carry, (periods, jnp.arange(0, looped, period))
+                lambda carry, part: run_layers(carry, _slices(part[0], period), part[1], True),
+                carry,
+                (periods, jnp.arange(0, looped, period)),
             )
             # [periods, period, ...] -> [layers, ...]
             parts.append(jax.tree.map(lambda output: output.reshape(looped, *output.shape[2:]), outputs))
         if looped < self.length:
             rest = jax.tree.map(lambda leaf: leaf[looped:], own)
-            carry, outputs = run_layers(carry, rest, looped, self.length - looped, False)
+            carry, outputs = run_layers(carry, _slices(rest, self.length - looped), looped, False)
             parts.append(outputs)
         return carry, joined(*parts)
 
@@ -130,6 +140,31 @@ class Stack(nn.Module):
                 raise ValueError(f"parameter {name} {leaf.shape} holds {leaf.shape[0]} layers, not {length}")
 
 
+def divided(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Divide the parameters of every stack into a tree for each layer: {"0": ..., "1": ...} in the place of a tree [layers, ...].
+
+    A stack computes alike with both. Programs copy each layer's arrays out of stacked ones in every call, which takes longer
+    than the products of a few short rows, so inference divides them once. On CPUs nothing is copied. Stacks whose layers share
+    parameters, or with one layer, stay as they are.
+
+    Args:
+      params: parameters of a network or of several, without boxes; arrays of one process.
+    """
+    found = {}
+    for name, value in params.items():
+        if name in (AXIS, FIRST) and (length := _layers_of(value)) > 1:
+            host = jax.tree.map(np.asarray, value)
+            found[name] = jax.device_put({str(layer): jax.tree.map(itemgetter(layer), host) for layer in range(length)})
+        else:
+            found[name] = divided(value) if isinstance(value, Mapping) else value
+    return found
+
+
+def _layers_of(params: Any) -> int:
+    """Return the number of layers of a stack's parameters, 1 if some are shared."""
+    return min((leaf.shape[0] for leaf in jax.tree.leaves(params)), default=1)
+
+
 def shortest_period(kinds: Sequence[Kind]) -> tuple[Kind, ...]:
     """Return the shortest period of the layers' kinds; its last repetition may be incomplete."""
     length = next(n for n in range(1, len(kinds) + 1) if all(kinds[i] == kinds[i % n] for i in range(len(kinds))))
@@ -150,7 +185,7 @@ def _rematerialised(run_layer: Callable, remat: str, scanned: bool) -> Callable:
     return jax.checkpoint(run_layer, policy=policy, prevent_cse=not scanned)
 
 
-def _unstacked(params: Any, length: int) -> list[Any]:
+def _slices(params: Any, length: int) -> list[Any]:
     """Return the tree of each layer.
 
     The gradient of `lax.split` is one concatenation; that of indexing would be a sum of padded slices.

@@ -224,6 +224,7 @@ def test_a_loaded_classifier_predicts_lists_of_texts(classifier):
     model = bertfam.load(classifier.model_dir)
     texts = [(text, second) for text, second, _ in sentences()[:6]]
     assert model.predict(texts) == model.predict([list(pair) for pair in texts]) == [label for _, _, label in sentences()[:6]]
+    assert model.predict(texts[1:2]) == [sentences()[1][2]] and model.predictor._apply._cache_size() == 2
     shares = model.probabilities(texts)
     assert [max(share, key=share.get) for share in shares] == model.predict(texts)
     assert "pooled" in model.apply(model.vocabulary.encode_prompt("it returns").ids[None])

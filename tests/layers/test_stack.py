@@ -11,8 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertfam.layers import feed_forward
+from bertfam.layers.attention import dot_product
 from bertfam.layers.execution import Execution
-from bertfam.layers.stack import Stack
+from bertfam.layers.stack import Stack, divided
+from bertfam.models.bert import BertConfig
+from bertfam.models.modernbert import ModernBertConfig
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 import small_bert  # noqa: E402
@@ -102,6 +106,29 @@ def test_kinds_of_layers_alternate(execution, length):
     assert len(set(outputs["draw"].tolist())) == length
     other = run_kinds(Execution(), length)
     jax.tree.map(np.testing.assert_array_equal, (params, outputs), (other[0], other[2]))
+
+
+def test_divided_parameters_give_the_same_results():
+    params = small_bert.random_params(CONFIG)
+    expected, actual = (small_bert.apply(tree, small_bert.batch(CONFIG), CONFIG)[0] for tree in (params, divided(params)))
+    np.testing.assert_allclose(actual, expected, atol=1e-6)
+    stacked, shared = jnp.arange(32.0).reshape(2, 16), {"layers": {"weight": np.ones((1, 3))}}
+    layers = divided({"encoder": {"layers": {"weight": stacked}}})["encoder"]["layers"]
+    assert [layer["weight"].tolist() for layer in layers.values()] == stacked.tolist() and [*layers] == ["0", "1"]
+    assert layers["1"]["weight"].unsafe_buffer_pointer() == stacked.unsafe_buffer_pointer() + stacked.nbytes // 2
+    assert divided(shared) == shared
+
+
+@pytest.mark.parametrize("family", [BertConfig, ModernBertConfig])
+def test_joint_and_separate_projections_give_the_same_results(family, monkeypatch):
+    """CPUs multiply by each kernel on its own, other devices by all at once."""
+    config = family(**SIZES, max_length=24)
+    params, batch = small_bert.random_params(config), small_bert.batch(config)
+    apart = small_bert.apply(params, batch, config)[0]
+    for module in (dot_product, feed_forward):
+        monkeypatch.setattr(module, "target", lambda: ("gpu", None))
+    joint = small_bert.apply(params, batch, config, Execution(layers="unroll"))[0]  # another program than that above
+    np.testing.assert_allclose(joint, apart, atol=1e-5)
 
 
 def test_tree_of_another_depth_is_refused():

@@ -1,6 +1,6 @@
 """Multi-head attention (Vaswani et al. 2017, equation 1 and section 3.2.2): self-attention and cross-attention."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -11,6 +11,7 @@ from bertfam.kernels import split_heads
 from bertfam.kernels.attention.choice import choose
 from bertfam.kernels.attention.interface import Inputs, Request
 from bertfam.kernels.attention.patterns import FULL, Pattern
+from bertfam.kernels.target import target
 from bertfam.layers.attention.key_value_cache import put
 from bertfam.layers.dense import Dense, project, unstack
 from bertfam.layers.execution import Execution
@@ -109,16 +110,22 @@ class Attention(nn.Module):
         return list(kernels), list(biases)
 
     def _heads(self, inputs: jax.Array, num_heads: int, *names: str, angles: jax.Array | None = None) -> list[jax.Array]:
-        """Project inputs [batch, length, embed] to dtype[batch, length, heads, head_dim] for each name, by one matrix product.
+        """Project inputs [batch, length, embed] to dtype[batch, length, heads, head_dim] for each name.
 
-        The kernels are stacked on a new axis, so that sharding over heads is kept. `angles` turn queries and keys (see
-        `bertfam.layers.positions.rotary`).
+        `angles` turn queries and keys (see `bertfam.layers.positions.rotary`).
         """
         kernels, biases = self._projections(inputs.shape[-1], num_heads, *names)
+        inputs = inputs.astype(self.execution.compute_dtype)
         heads = self._axis if num_heads == self.num_heads else None
+        axes = ("batch", "length", heads, "head_dim")
+        # Stacked kernels are copied in each call, which takes a CPU longer than the products of a short row.
+        if target()[0] == "cpu":
+            apart = [project(inputs, kernel, bias) for kernel, bias in zip(kernels, biases, strict=True)]
+            return _turned([nn.with_logical_constraint(array, axes) for array in apart], names, angles)
+        # The kernels are stacked on a new axis, so that one product has all heads and their sharding is kept.
         # [batch, length, embed] -> [batch, length, projections, heads, head_dim]
         # with n x [embed, heads, head_dim] -> [embed, n, heads, head_dim]; n x [heads, head_dim] -> [n, ...], n projections
-        joint = project(inputs.astype(self.execution.compute_dtype), jnp.stack(kernels, axis=1), None)
+        joint = project(inputs, jnp.stack(kernels, axis=1), None)
         bias = jnp.stack(biases) if self.use_bias else None
         if split_heads.supports(joint, heads):
             turned = 0
@@ -127,11 +134,7 @@ class Attention(nn.Module):
                 turned = sum(name in _ROTATED for name in names)
             return split_heads.split(joint, bias, angles, split_heads.Settings(heads, turned))
         joint = joint if bias is None else joint + bias
-        joint = nn.with_logical_constraint(joint, ("batch", "length", None, heads, "head_dim"))
-        found = unstack(joint)
-        if angles is None:
-            return list(found)
-        return [rotate(array, angles) if name in _ROTATED else array for name, array in zip(names, found, strict=True)]
+        return _turned(unstack(nn.with_logical_constraint(joint, (*axes[:2], None, *axes[2:]))), names, angles)
 
     def _mixed(
         self,
@@ -269,6 +272,13 @@ class CrossAttention(Attention):
         seen = Row(row.segment_ids, key_segment_ids=encoded.segment_ids)
         mixed, probabilities = self._mixed(query, key, value, seen, packed, train, return_weights)
         return Attended(self._output(mixed, inputs.shape[-1]), probabilities, key, value)
+
+
+def _turned(arrays: Sequence[jax.Array], names: Sequence[str], angles: jax.Array | None) -> list[jax.Array]:
+    """Turn the projections among [batch, length, heads, head_dim] that have rotary positions, if there are any."""
+    if angles is None:
+        return [*arrays]
+    return [rotate(array, angles) if name in _ROTATED else array for name, array in zip(names, arrays, strict=True)]
 
 
 def _heads_axis(num_heads: int) -> str | None:
