@@ -145,6 +145,11 @@ def label_features(shape: RowShape, count: int | None) -> dict[str, FeatureSpec]
     return start_features(shape) | specs
 
 
+def shifted_features(shape: RowShape) -> dict[str, FeatureSpec]:
+    """Return the feature of a decoder that reads the same text as the encoder, shifted right by one."""
+    return {"decoder_input_tokens": FeatureSpec((shape.length,), _FEATURES["decoder_input_tokens"].dtype, ("length",))}
+
+
 def choice_features(choices: int) -> dict[str, FeatureSpec]:
     """Return the features that a head of choices reads: the position of [CLS] in each choice's part of a row, and one label."""
     label = FeatureSpec((1,), "float32", (None,))

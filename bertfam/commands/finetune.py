@@ -119,6 +119,13 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         "of all (--probe=mix), in the place of the family's head",
     )
     group.add_argument(
+        "--lm_weight",
+        type=float,
+        metavar="WEIGHT",
+        help="of causal LMs: weight of the loss of predicting the text's tokens, beside that of the label (default: 0; of GPT "
+        "0.5, as published)",
+    )
+    group.add_argument(
         "--patience",
         type=int,
         metavar="N",
@@ -151,7 +158,7 @@ _KINDS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "texts": ("labelled texts", ("tsv", "csv", "jsonl"), ()),
     "words": ("tagged words", ("conll", "conllu", "jsonl"), ("text_pair", "choices", "no_header", "skip_empty")),
     "questions": ("questions", (), ("text", "text_pair", "label", "choices", "no_header", "record_encoding", "skip_empty")),
-    "targets": ("texts with targets", ("tsv", "csv", "jsonl"), ("text_pair", "label", "choices", "freeze", "probe")),
+    "targets": ("texts with targets", ("tsv", "csv", "jsonl"), ("text_pair", "label", "choices", "freeze", "probe", "lm_weight")),
 }
 
 
@@ -295,7 +302,7 @@ _LABELS = ("regression", "multi_label", "tagging", "questions", "choices")
 _OF_TRAIN = (
     *("validation", "text", "text_pair", "label", *_LABELS, *target_flags.NAMES),
     *("record_format", "no_header", "record_encoding", "skip_empty"),
-    *("epochs", "learning_rate", "batch_size", "length", "freeze", "probe", "patience", "seeds"),
+    *("epochs", "learning_rate", "batch_size", "length", "freeze", "probe", "lm_weight", "patience", "seeds"),
 )
 _BOUND = {"learning_rate": "PEAK", "batch_size": "BATCH_SIZE", "length": "Stage.length", "patience": "Run.patience"}
 _FLAGS = {"record_format": "format", "record_encoding": "encoding"}
@@ -331,7 +338,7 @@ class LabelFlags:
         if model is not None:
             bindings += target_flags.row_bindings(self.args, config, model)
         elif isinstance(contents.corpus, LabelledFiles) and not contents.choices:
-            bindings += target_flags.text_bindings(config, f"--init_from={self.args.init_from}")
+            bindings += target_flags.text_bindings(self.args, config)
         of_task = self.args.benchmark.warnings if self.args.benchmark else []
         return OpenTeacher(bindings, warnings=[*of_task, *contents.warnings])
 
@@ -390,6 +397,8 @@ class LabelFlags:
         named = [Override(line, self._origin) for line in lines] + bindings_of(corpus, self._origin)
         if args.freeze is not None:
             named.append(Override(f"FineTuning.freeze = {args.freeze!r}", f"--freeze={args.freeze}"))
+        if args.lm_weight is not None:
+            named.append(Override(f"FineTuning.lm = {args.lm_weight!r}", f"--lm_weight={args.lm_weight:g}"))
         if args.probe is not None:
             probe = ("FineTuning.probe = @LinearProbe()", f"LinearProbe.layer = {args.probe!r}")
             named += [Override(line, f"--probe={args.probe}") for line in probe]

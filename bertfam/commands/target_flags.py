@@ -90,17 +90,26 @@ def row_bindings(args: argparse.Namespace, config: Config, model: LanguageModelC
     return [Override(line, f"--target={args.target}") for line in lines]
 
 
-def text_bindings(config: Config, origin: str) -> list[Override]:
-    """Return the bindings of rows of labelled texts: a causal LM reads them without the frame that encoders have."""
+def text_bindings(args: argparse.Namespace, config: Config) -> list[Override]:
+    """Return the bindings of labelled texts for a language model.
+
+    A causal LM reads them without the frame that encoders have, and may have the loss of its published fine-tuning. The rows of
+    an encoder-decoder have no [CLS], and its decoder's input where that does not begin with the text's end.
+    """
     from bertfam.config import Override
     from bertfam.config.objects import described_object
 
     described = described_object(config, ("Run", "objective", "model"))
     model = described and described[0](**described[1])
-    if model is None or model.kind != "decoder":
-        return []
-    lines = ("framed = False", f"start = {model.start!r}")
-    return [Override(f"LabelledTexts.{line}", origin) for line in lines]
+    lines = list[str]()
+    if model is not None and model.kind == "decoder":
+        lines += ["LabelledTexts.framed = False", f"LabelledTexts.start = {model.start!r}"]
+        published = getattr(model, "fine_tuning_lm", 0.0)
+        if published and args.lm_weight is None and args.freeze != "encoder" and not config.binds("FineTuning.lm"):
+            lines.append(f"FineTuning.lm = {published}")
+    elif model is not None and model.kind == "encoder_decoder" and model.start != "eos":
+        lines += ["LabelledTexts.requires_cls = False", f"Labels.start = {model.start!r}"]
+    return [Override(line, f"--init_from={args.init_from}") for line in lines]
 
 
 _TARGET_LENGTH = 128

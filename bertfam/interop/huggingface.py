@@ -22,7 +22,7 @@ from bertfam.errors import UserError, warn_once
 from bertfam.interop.folders import model_folders_in
 from bertfam.interop.safetensors import SINGLE, StoredTensor, open_tensors, write_tensors
 from bertfam.models import families
-from bertfam.models.mapping import CLASSIFIERS, Entry, Family, LanguageModelFamily
+from bertfam.models.mapping import CLASSIFIER, CLASSIFIERS, Entry, Family, LanguageModelFamily
 from bertfam.storage.files import check_unused, new_folder
 from bertfam.storage.paths import check_whole, local, missing_folder, to_path
 from bertfam.storage.untrusted import read_json, shown
@@ -364,6 +364,8 @@ def to_tensors(family: Family, config: Any, params: Mapping[str, Any]) -> dict[s
             layers = np.broadcast_to(layers, (len(names), *layers.shape[1:]))
         for name, layer in zip(names, layers, strict=True):
             name = name if has_head else name.removeprefix(family.prefix)
+            if CLASSIFIER in params and entry.part != CLASSIFIER:
+                name = family.classifier_prefix + name
             pieces.setdefault(name, {})[entry.part_of[0]] = entry.to_theirs(layer, config.require_table_rows)
             axes[name] = entry.part_axis
     return {name: np.concatenate([found[place] for place in sorted(found)], axes[name]) for name, found in pieces.items()}
@@ -386,7 +388,7 @@ def _with_known_names(tensors: Mapping[str, StoredTensor], family: Family, folde
         for old, new in family.old_names.items():
             if name.endswith(old):
                 name = name.removesuffix(old) + new
-        name = family.prefix + name if bare else name
+        name = family.prefix + name if bare else name.removeprefix(family.classifier_prefix)
         if name in renamed and not _equal(renamed[name], tensor):
             raise UserError(f"{folder}: there are two of {name}, with different values, and a model has one here")
         renamed[name] = tensor

@@ -132,6 +132,11 @@ class DecoderConfig(Sizes):
         """Start token of a prompt: none, prompts are read as they are."""
         return None
 
+    @property
+    def fine_tuning_lm(self) -> float:
+        """Coefficient of the language model's loss in the published fine-tuning on labels (`FineTuning.lm`)."""
+        return 0.0
+
     def initializer(self, inputs: int, *, residual: bool = False) -> Initializer:
         """Return the initializer of a kernel with `inputs` inputs; `residual`: its product is added to the residual stream."""
         deviation = inputs**-0.5 if self.initializer_range is None else self.initializer_range

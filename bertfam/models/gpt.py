@@ -31,6 +31,12 @@ class GptConfig(DecoderConfig):
     def last_norm(self) -> bool:
         return False
 
+    @property
+    @override
+    def fine_tuning_lm(self) -> float:
+        # Section 3.2 and 4.1. An untied head has no place in transformers' classifier.
+        return 0.5 if self.tie_embeddings else 0.0
+
 
 # Of their `afn`: "gelu" is the approximation by tanh.
 _ACTIVATIONS: dict[str, Activation] = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}

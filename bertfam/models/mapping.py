@@ -201,6 +201,7 @@ class Family:
       fit_vocabulary: (config, tokenizer) -> the config of a model read from a folder with this tokenizer.
       padding_id: (config, vocabulary) -> config.json's pad_token_id; raises UserError where no id gives the model's positions.
       objectives_by_part: part -> gin file of the objective of models that have this part, in the place of `objective`.
+      classifier_prefix: of all names but a classifier's in the class with a classifier of texts, where other classes have none.
       unread: head -> part that its class also has and does not read, which is written as zeros.
     """
 
@@ -220,6 +221,7 @@ class Family:
     fit_vocabulary: Callable[[Any, PaddedVocabulary], Any] = lambda config, vocabulary: config
     padding_id: Callable[[Any, PaddedVocabulary], int] = lambda config, vocabulary: vocabulary.token_ids.pad
     objectives_by_part: Mapping[str, str] = field(default_factory=dict)
+    classifier_prefix: str = ""
     unread: Mapping[str, str] = field(default_factory=dict)
 
     @property

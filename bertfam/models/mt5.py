@@ -35,7 +35,7 @@ MT5 = dataclasses.replace(
     T5,
     model_type="mt5",
     config=MT5Config,
-    architectures={parts: "MT5ForConditionalGeneration" for parts in T5.architectures},
+    architectures={parts: f"M{name}" for parts, name in T5.architectures.items()},
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,
 )

@@ -21,6 +21,7 @@ from bertfam.layers.dropout import Dropout
 from bertfam.layers.embeddings import Table, embed_words
 from bertfam.layers.execution import Execution
 from bertfam.layers.feed_forward import FeedForward
+from bertfam.layers.heads.classification import Classifier, DenseOutputLayer
 from bertfam.layers.heads.pretraining import LmHead
 from bertfam.layers.initializers import Initializer, normal
 from bertfam.layers.norm import RMSNorm
@@ -29,7 +30,7 @@ from bertfam.layers.stack import AXIS, Stack
 from bertfam.models.encoder import check_collectable
 from bertfam.models.encoder_decoder import EncoderDecoderSizes, StackSizes
 from bertfam.models.language_model import collected_outputs, decoder_row
-from bertfam.models.mapping import Entry, LanguageModelFamily, Layout, check_types, language_model_architectures, stated
+from bertfam.models.mapping import Entry, LanguageModelFamily, Layout, check_types, dense, language_model_architectures, stated
 
 _EXECUTION = Execution()
 
@@ -137,6 +138,11 @@ class T5BaseConfig(EncoderDecoderSizes):
     def embeddings(self) -> Table:
         """Return the word table."""
         return Table(self.padded_vocab_size, self.hidden_size, "vocab", normal(1.0))
+
+    def classifier(self, outputs: int, execution: Execution = _EXECUTION) -> Classifier:
+        """Return the head that predicts labels of a text from the decoder's output at its last token, </s>."""
+        layer = DenseOutputLayer(outputs, dropout_rate=0.0, initializer_range=self.initializer_range, execution=execution)
+        return Classifier("last", layer)
 
     @override
     def encoder(self, execution: Execution = _EXECUTION) -> "Encoder":
@@ -422,6 +428,8 @@ def entries(config: T5BaseConfig) -> tuple[Entry, ...]:
         Entry("embeddings/table", "shared.weight", "matrix", vocabulary=True),
         *_stack(config, "encoder", config.encoder_layers, ("attention", "feed_forward")),
         *_stack(config, "decoder", config.num_layers, ("attention", "cross_attention", "feed_forward")),
+        *dense("classifier/dense", "classification_head.dense"),
+        *dense("classifier/output", "classification_head.out_proj"),
         *([] if config.tie_embeddings else [untied]),
     )
 
@@ -464,7 +472,9 @@ T5 = LanguageModelFamily(
     config=T5Config,
     objective="objectives/t5_random_spans.gin",
     prefix="",
-    architectures=language_model_architectures("T5ForConditionalGeneration", ("encoder", "decoder")),
+    architectures=language_model_architectures(
+        "T5ForConditionalGeneration", ("encoder", "decoder"), classifier="T5ForSequenceClassification"
+    ),
     config_from_huggingface=config_from_huggingface,
     config_to_huggingface=config_to_huggingface,
     entries=entries,
@@ -472,4 +482,5 @@ T5 = LanguageModelFamily(
     # A table that old files have for the attention to the encoder, and that nothing reads.
     buffers=("EncDecAttention.relative_attention_bias.weight",),
     old_names=dict.fromkeys(_COPIES, "shared.weight"),
+    classifier_prefix="transformer.",
 )

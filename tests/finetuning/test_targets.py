@@ -169,7 +169,7 @@ def test_flags_that_do_not_go_with_the_model(untrained, random_model, tmp_path, 
     train = write(tmp_path / "train.tsv", pairs())
     for folder, flags, named in (
         (random_model, ["--target=summary"], "is an encoder, which generates none"),
-        (untrained["T5"], ["--label=summary"], "T5Config has no classifier, so it cannot be fine-tuned here; "),
+        (random_model, ["--label=summary", "--lm_weight=0.5"], "FineTuning.lm (--lm_weight) is 0.5, and this BertConfig is no"),
         (untrained["GPT-2"], ["--target=summary", "--freeze"], "--freeze does not go with texts with targets"),
         (untrained["T5"], ["--label=summary", "--target_length=9"], "--target_length describes targets"),
     ):
@@ -190,18 +190,21 @@ def test_a_predictor_of_targets_refuses_flags_of_labels(tuned, tmp_path, capsys)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_causal_lm_predicts_labels_as_its_export_does(untrained, caches_in_process, tmp_path):
+@pytest.mark.parametrize(("kind", "lm_weight"), [("GPT-2", 0.01), ("T5", None)])
+def test_labels_are_predicted_as_by_the_export(untrained, caches_in_process, tmp_path, kind, lm_weight):
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("torch")
     train = write(tmp_path / "train.tsv", pairs())
-    words = ["finetune", f"--init_from={untrained['GPT-2']}", f"--train={train}", "--text=article", "--label=summary"]
+    words = ["finetune", f"--init_from={untrained[kind]}", f"--train={train}", "--text=article", "--label=summary"]
+    words += [] if lm_weight is None else [f"--lm_weight={lm_weight}"]
     words += ["--epochs=30", "--learning_rate=1e-2", "--batch_size=24", "--length=32", "--gin.Run.eval_every=0"]
     words += ["--gin.Run.keep_best=None", "--gin.CHECKPOINT_EVERY=30", f"--model_dir={tmp_path / 'model'}"]
     assert cli.main(words) == 0
     texts = [text for text, _ in pairs()[:6]]
     model = bertfam.load(tmp_path / "model")
     assert model.predict(texts) == [label for _, label in pairs()[:6]]
-    with pytest.raises(UserError, match="Gpt2Config is no encoder"):
+    assert read_run(tmp_path / "model").objective.coefficients == {"label": 1} | ({"lm": lm_weight} if lm_weight else {})
+    with pytest.raises(UserError, match="Config is no encoder"):
         model.apply(np.zeros((1, 4), np.int32))
     assert cli.main(["export", f"--model_dir={tmp_path / 'model'}", f"--output={tmp_path / 'out'}"]) == 0
     pipeline = transformers.pipeline("text-classification", str(tmp_path / "out"), device="cpu", top_k=None)

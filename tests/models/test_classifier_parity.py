@@ -11,7 +11,7 @@ import pytest
 from flax import linen as nn
 
 from bertfam.data.rows.labelled.choices import ChoiceTexts
-from bertfam.data.rows.labelled.labelled_texts import LabelledTexts
+from bertfam.data.rows.labelled.labelled_texts import LabelledTexts, Labels
 from bertfam.data.rows.labelled.tagged_words import TaggedWords
 from bertfam.data.token_cache.documents import Documents
 from bertfam.data.vocabularies.layouts import LAYOUTS
@@ -27,11 +27,13 @@ from bertfam.models.bert import BertConfig
 from bertfam.models.bigbird import BigBirdConfig
 from bertfam.models.distilbert import DistilBertConfig
 from bertfam.models.electra import ElectraConfig
+from bertfam.models.encoder_decoder import EncoderOnlyConfig
 from bertfam.models.ernie import ErnieConfig
 from bertfam.models.gpt import GptConfig
 from bertfam.models.gpt2 import Gpt2Config
 from bertfam.models.longformer import LongformerConfig
 from bertfam.models.modernbert import ModernBertConfig
+from bertfam.models.mt5 import MT5Config
 from bertfam.models.opt import OptConfig
 from bertfam.models.roberta import RobertaConfig
 from bertfam.models.t5 import T5Config
@@ -49,6 +51,7 @@ from bertfam.objectives.fine_tuning.objective import FineTuning
 Vocabulary = namedtuple("Vocabulary", "token_ids")
 LENGTH = 18
 SIZES = {"vocab_size": 101, "num_layers": 2, "hidden_size": 24, "num_heads": 4, "feed_forward_size": 20, "max_length": LENGTH}
+T5_SIZES = {name: size for name, size in SIZES.items() if name != "max_length"} | {"head_dim": 5}
 ONE = Classification(("bad", "fair", "good"))
 SEVERAL = MultiLabelClassification(("a", "b", "c", "d"))
 NUMBER = Regression()
@@ -83,6 +86,8 @@ CASES = {
         ONE,
     ),
     "BART": (BartConfig(**SIZES, num_encoder_layers=1), "roberta", ONE),
+    "T5": (T5Config(**T5_SIZES), "t5", SEVERAL),
+    "mT5": (MT5Config(**T5_SIZES, num_encoder_layers=1, tie_embeddings=True), "t5", ONE),
     "BERT, tags": (BertConfig(**SIZES), "bert", TAGS),
     "ModernBERT, tags": (ModernBertConfig(**SIZES, window=6, head_activation="relu"), "bert", TAGS),
     "XLNet, tags": (XLNetConfig(**SIZES), "xlnet", TAGS),
@@ -92,7 +97,8 @@ CASES = {
 # Last layers of classifiers of texts, where they are not named "classifier".
 LAST_LAYERS = {one: "classifier.out_proj" for one in (RobertaConfig, ElectraConfig, BigBirdConfig, LongformerConfig)}
 LAST_LAYERS[XLNetConfig] = "logits_proj"
-LAST_LAYERS |= {GptConfig: "score", Gpt2Config: "score", OptConfig: "score", BartConfig: "classification_head.out_proj"}
+LAST_LAYERS |= dict.fromkeys((GptConfig, Gpt2Config, OptConfig), "score")
+LAST_LAYERS |= dict.fromkeys((BartConfig, T5Config, MT5Config), "classification_head.out_proj")
 # Text tokens of single texts, of first and of second texts.
 TEXTS = ((40, 1, 6, 9), (7, 1, 20, 3), (2, 8, 20, 4))
 
@@ -162,12 +168,12 @@ def exported(folder, objective, params, tokens):
     assert model.config.problem_type == PROBLEMS[head]
 
     imported = huggingface.read(folder)
-    assert dataclasses.replace(imported.config, max_length=LENGTH) == config
+    assert (imported.config if config.max_length is None else dataclasses.replace(imported.config, max_length=LENGTH)) == config
     assert imported.params.keys() - {"lm_head"} == params.keys() - {head.part}
     # The body is read bit for bit, and all other tensors are ignored.
     family = huggingface.family_of(config)
     stored = {name: tensor.read() for name, tensor in open_tensors(folder).items()}
-    prefix = "" if family.always_prefixed else family.prefix
+    prefix = family.classifier_prefix if family.always_prefixed else family.prefix
     body = {prefix + name: value for name, value in huggingface.to_tensors(family, config, imported.params).items()}
     body.pop("final_logits_bias", None)  # of BART's generation class, which has zeros where it is absent
     assert all(np.array_equal(value, stored[name]) for name, value in body.items())
@@ -212,9 +218,10 @@ def torch_outputs(model, batch, layout, head):
 def test_exported_classifier_matches_torch(tmp_path, case):
     config, layout, head = CASES[case]
     objective, tokens = FineTuning(config, head), token_ids(layout)
-    is_causal = config.kind == "decoder"
-    texts = LabelledTexts(framed=not is_causal, start=config.start if is_causal else None)
-    batch, params = batch_of(head, tokens, texts), random_params(objective)
+    is_causal, start = config.kind == "decoder", getattr(config, "start", None)
+    texts = LabelledTexts(framed=not is_causal, start=start if is_causal else None, requires_cls=start != "pad")
+    labels = Labels(head.labels, start if start == "pad" else None)
+    batch, params = labels.corrupt(batch_of(head, tokens, texts), np.zeros(0), tokens), random_params(objective)
     assert {name: value.shape[1:] for name, value in batch.items()} == {
         name: spec.shape for name, spec in objective.features(RowShape(LENGTH, 0)).items()
     }
@@ -244,8 +251,8 @@ def test_exported_tags_load_completely(tmp_path, case):
 
 
 def test_models_without_a_classifier_of_texts_are_refused():
-    with pytest.raises(UserError, match="T5Config has no classifier"):
-        FineTuning(T5Config(101), ONE)
+    with pytest.raises(UserError, match="EncoderOnlyConfig has no classifier"):
+        FineTuning(EncoderOnlyConfig(T5Config(101)), ONE)
     with pytest.raises(UserError, match="LongformerConfig.global_projections"):
         LongformerConfig(**SIZES, global_projections=False).classifier(2)
     with pytest.raises(UserError, match=r"Stage.length 19 .* BertConfig.max_length 18"):

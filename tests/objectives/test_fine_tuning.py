@@ -1,17 +1,23 @@
 """Fine-tuning: losses and metrics of its heads against NumPy in float64, microbatches, dropout and initial values."""
 
+import argparse
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 import tiny
 from flax import linen as nn
-from gradients import assert_sums_of_microbatches, random_params
+from gradients import assert_sums_of_microbatches, compile_loss, random_params
 
+from bertfam.commands.target_flags import text_bindings
 from bertfam.errors import UserError
 from bertfam.layers.heads.classification import DenseOutputLayer, OutputLayer
+from bertfam.models.gpt import GptConfig
+from bertfam.models.gpt2 import Gpt2Config
 from bertfam.models.roberta import RobertaConfig
+from bertfam.objectives.fine_tuning.bodies import DecoderBody
 from bertfam.objectives.fine_tuning.heads import (
     Classification,
     MultiLabelClassification,
@@ -122,6 +128,43 @@ def test_loss_of_a_batch_is_that_of_its_outputs_and_the_sum_of_its_microbatches(
     expected = {"label_loss": total / denominator, metric_name: metric[0] / metric[1]}
     assert means([out.metrics]) == pytest.approx(expected, rel=1e-4)
     assert_sums_of_microbatches(lambda rows: run(rows)[0], batch, rtol=1e-4)
+
+
+def test_language_model_loss_is_the_mean_over_texts_of_that_of_their_tokens():
+    """L3 = L2 + lambda L1 (Radford et al. 2018, section 3.2); a text of one token has no loss."""
+    dropout = dict.fromkeys(("embedding_dropout_rate", "dropout_rate", "attention_dropout_rate"), 0.0)
+    model = GptConfig(tiny.VOCABULARY, num_layers=1, hidden_size=16, num_heads=2, feed_forward_size=32, max_length=16, **dropout)
+    objective, head = FineTuning(model, HEADS["a class"], lm=0.5), HEADS["a class"]
+    params, batch = random_params(objective), batch_of(head, 6)
+    batch["encoder_segment_ids"] *= np.arange(16) < np.array([16, 1, 16, 9, 16, 2])[:, None]
+    run = compile_loss(objective, gradient=False)
+    loss, out = run(params, batch)
+    hidden, _ = DecoderBody().hidden(model.stacks(), params, batch, train=False, collect=(), rngs=None)
+    logits = np.float64(hidden) @ np.float64(params["embeddings"]["table"][: tiny.VOCABULARY].T)
+    of_texts = []
+    for row, tokens, size in zip(logits, batch["encoder_input_tokens"], batch["encoder_segment_ids"].sum(axis=1), strict=True):
+        losses = [np.log(np.exp(row[place]).sum()) - row[place, tokens[place + 1]] for place in range(size - 1)]
+        of_texts += [np.mean(losses)] if losses else []
+    label = out.metrics["label_loss"].total / out.metrics["label_loss"].weight
+    assert len(of_texts) == 5 == round(float(out.metrics["lm_loss"].weight))
+    assert float(out.terms["lm"]) == pytest.approx(sum(of_texts), rel=1e-5)
+    assert float(loss) == pytest.approx(label + 0.5 * np.mean(of_texts), rel=1e-5)
+    assert_sums_of_microbatches(lambda rows: run(params, rows)[1], batch)
+    for other in (MODEL, dataclasses.replace(model, tie_embeddings=False)):
+        with pytest.raises(UserError, match=r"FineTuning.lm \(--lm_weight\) is 0.5"):
+            FineTuning(other, head, lm=0.5)
+
+
+def test_the_published_coefficient_of_gpt_is_bound_unless_flags_say_otherwise(monkeypatch):
+    def bound(model, lm_weight=None, freeze=None, is_bound=False):
+        monkeypatch.setattr("bertfam.config.objects.described_object", lambda *_: (model, {}))
+        args = argparse.Namespace(lm_weight=lm_weight, freeze=freeze, init_from="DIR")
+        overrides = text_bindings(args, SimpleNamespace(binds=lambda name: is_bound))
+        return [override.text for override in overrides if override.text.startswith("FineTuning")]
+
+    assert bound(GptConfig) == ["FineTuning.lm = 0.5"]
+    assert bound(GptConfig, 0.2) == bound(GptConfig, freeze="encoder") == bound(GptConfig, is_bound=True) == []
+    assert bound(Gpt2Config) == bound(RobertaConfig) == []
 
 
 def test_outputs_do_not_depend_on_padding_or_other_rows():

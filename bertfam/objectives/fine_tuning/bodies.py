@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from typing_extensions import override
 
 from bertfam.errors import UserError
+from bertfam.features import FeatureSpec, RowShape, encoder_features, shifted_features
 from bertfam.layers.execution import Execution
 from bertfam.layers.initializers import named_key
 from bertfam.models.encoder import init_encoder
@@ -54,6 +55,10 @@ class Body(ABC):
     def width(self, model: Any) -> int:
         """Return the width of the hidden states."""
         return int(model.hidden_size)
+
+    def features(self, model: Any, shape: RowShape) -> dict[str, FeatureSpec]:
+        """Return the features that it reads of a row of texts, without those of the head."""
+        return encoder_features(shape)
 
     def frozen(self, layers: int | None) -> Frozen:
         """Return what is frozen: the embeddings and a number of the lowest layers, or the whole network for None."""
@@ -134,10 +139,15 @@ class DecoderBody(Body):
 class EncoderDecoderBody(DecoderBody):
     """Encoder-decoder without its vocabulary head: both networks read a text (Lewis et al. 2020, section 3.1).
 
-    The decoder reads the text shifted right by one, with its last token, </s>, in the first place.
+    The decoder reads the text shifted right by one. In the first place it has the start token of its family: the text's last
+    token, </s>, or another one, with which rows have the whole input.
     """
 
     parts: ClassVar[tuple[str, ...]] = ("embeddings", "encoder", "decoder")
+
+    @override
+    def features(self, model: Any, shape: RowShape) -> dict[str, FeatureSpec]:
+        return super().features(model, shape) | ({} if model.start == "eos" else shifted_features(shape))
 
     @override
     def frozen(self, layers: int | None) -> Frozen:
@@ -155,11 +165,14 @@ class EncoderDecoderBody(DecoderBody):
             for place, name in enumerate(network)
         }
         encoded, _ = network["encoder"].apply({"params": params["encoder"]}, words, tokens, **row, rngs=own["encoder"])
-        last = jnp.take_along_axis(tokens, last_positions(segment_ids)[:, None], axis=1)
+        shifted = batch.get("decoder_input_tokens")
+        if shifted is None:
+            last = jnp.take_along_axis(tokens, last_positions(segment_ids)[:, None], axis=1)
+            shifted = jnp.concatenate([last, tokens[:, :-1]], axis=1)
         found: Hidden = network["decoder"].apply(
             {"params": params["decoder"]},
             words,
-            jnp.concatenate([last, tokens[:, :-1]], axis=1),
+            shifted,
             **row,
             encoded=encoded,
             encoded_segment_ids=segment_ids,

@@ -9,18 +9,19 @@ import jax.numpy as jnp
 from typing_extensions import override
 
 from bertfam.errors import UserError
-from bertfam.features import FeatureSpec, RowShape, encoder_features
-from bertfam.kernels.chunked_cross_entropy import NO_TOKEN_LOGIT
+from bertfam.features import FeatureSpec, RowShape
+from bertfam.kernels.chunked_cross_entropy import NO_TOKEN_LOGIT, VocabularyLoss, chunked_cross_entropy
 from bertfam.layers.execution import Execution
 from bertfam.layers.heads.classification import Classifier
 from bertfam.layers.initializers import named_key
 from bertfam.layers.lookup import gather_positions
+from bertfam.models.language_model import head_weights
 from bertfam.models.network import NetworkConfig
 from bertfam.objectives.fine_tuning.bodies import BODIES, Body, last_positions
 from bertfam.objectives.fine_tuning.heads import Head
 from bertfam.objectives.fine_tuning.probe import PROBE, LinearProbe
 from bertfam.objectives.frozen import Frozen
-from bertfam.objectives.objective import Batch, LossOut, Objective, Predictions, Sum, Tree
+from bertfam.objectives.objective import Batch, LossOut, Objective, Predictions, Sum, Tree, check_coefficients
 from bertfam.plurals import plural
 
 _POOLER, _MIX = "pooler", "scalar_mix"
@@ -29,7 +30,10 @@ _READ = ("encoder_input_tokens", "encoder_segment_ids", "encoder_token_type_ids"
 
 @dataclass(frozen=True)
 class FineTuning(Objective):
-    """L = mean over labels of the head's loss.
+    """L = mean over labels of the head's loss + lm * mean over texts of the mean over tokens t of -log p(x_t | x_1 .. x_t-1).
+
+    The second term is the auxiliary objective of a causal LM (Radford et al. 2018, section 3.2, equation 5, where lm is lambda,
+    0.5). The means are those of the published code.
 
     `init` makes params {"encoder", "classifier"}, and "pooler" where the family's classifier has one; for words
     {"encoder", "token_classifier"}. A causal LM has {"embeddings", "decoder"} in the place of the encoder, and an encoder-decoder
@@ -43,6 +47,7 @@ class FineTuning(Objective):
       freeze: "encoder": the network is not trained, and computed without dropout (Devlin et al. 2019, section 5.3); a number: its
         embeddings and as many of its lowest layers are not trained; None: all is trained.
       probe: linear layer in the place of the family's head; None: the family's head.
+      lm: coefficient of a causal LM's loss on the texts; 0: it is not computed.
     """
 
     model: NetworkConfig
@@ -50,6 +55,7 @@ class FineTuning(Objective):
     execution: Execution = Execution()
     freeze: Literal["encoder"] | int | None = None
     probe: LinearProbe | None = None
+    lm: float = 0.0
 
     terms: ClassVar[tuple[str, ...]] = ("label",)
 
@@ -68,10 +74,21 @@ class FineTuning(Objective):
             raise UserError(f"LinearProbe.layer is {layer}, and the encoder has {plural(layers, 'layer')}: give 0 to {layers}")
         if self.freeze is not None:
             self._body.frozen(None if self.freeze == "encoder" else self.freeze)
+        check_coefficients(**self.coefficients)
+        if self.lm and (self.model.kind != "decoder" or not getattr(self.model, "tie_embeddings", True)):
+            raise UserError(
+                f"FineTuning.lm (--lm_weight) is {self.lm:g}, and this {type(self.model).__name__} is no causal LM whose head is "
+                "its word table: set it to 0"
+            )
 
     @property
     def _body(self) -> Body:
         return BODIES[self.model.kind]
+
+    @property
+    @override
+    def coefficients(self) -> Mapping[str, float]:
+        return {"label": 1.0} | ({"lm": self.lm} if self.lm else {})
 
     @property
     def part(self) -> str:
@@ -108,7 +125,7 @@ class FineTuning(Objective):
             limit = f"{type(self.model).__name__}.max_length {longest}"
             length = f"Stage.length {shape.length}" + (f" for {self.head.choices} choices" if self.head.choices > 1 else "")
             raise UserError(f"{length} is more than {limit}; shorten the rows (--length)")
-        return encoder_features(shape) | self.head.features(shape)
+        return self._body.features(self.model, shape) | self.head.features(shape)
 
     @override
     def sequence_shape(self, shape: RowShape) -> RowShape:
@@ -130,23 +147,49 @@ class FineTuning(Objective):
 
     @override
     def denominators(self, batch: Batch) -> dict[str, jax.Array]:
-        return {"label": jnp.sum(self.head.weights(batch["labels"], batch["label_weights"]))}
+        found = {"label": jnp.sum(self.head.weights(batch["labels"], batch["label_weights"]))}
+        if self.lm:
+            found["lm"] = jnp.sum(_next_token_weights(self._texts(batch)["encoder_segment_ids"]))
+        return found
 
     @override
     def loss(self, params: Tree, carry: Tree, aux: Tree, batch: Batch, *, key: jax.Array | None, train: bool) -> LossOut:
-        outputs = self.outputs(params, batch, key=key, train=train)
+        outputs, hidden = self._applied(params, batch, key=key, train=train)
         if outputs.ndim == 3:  # padding has no share of a softmax over positions
             outputs = jnp.where(batch["encoder_segment_ids"][..., None] > 0, outputs, NO_TOKEN_LOGIT)
         loss, metrics = self.head.loss(outputs, batch["labels"], batch["label_weights"])
-        total = Sum(loss, self.denominators(batch)["label"])
-        return LossOut({"label": loss}, carry, {"label_loss": total} | metrics)
+        terms, metrics = {"label": loss}, {"label_loss": Sum(loss, self.denominators(batch)["label"])} | metrics
+        if self.lm:
+            terms["lm"], own = self._lm_loss(params, hidden, self._texts(batch))
+            metrics |= own
+        return LossOut(terms, carry, metrics)
+
+    def _texts(self, batch: Batch) -> Batch:
+        """Return what the network reads of each text: a row of a batch, or with choices one of its parts."""
+        choices = self.head.choices
+        if choices == 1:
+            return batch
+        # [batch, choices * length] -> [batch * choices, length]
+        return {name: value.reshape(value.shape[0] * choices, -1) for name, value in batch.items() if name in _READ}
+
+    def _lm_loss(self, params: Tree, hidden: jax.Array, texts: Batch) -> tuple[jax.Array, dict[str, Sum]]:
+        """Compute the language model's term and its metrics from hidden states [texts, length, embed]."""
+        model: Any = self.model
+        head, weights = head_weights(model, params), _next_token_weights(texts["encoder_segment_ids"])
+        targets = jnp.roll(texts["encoder_input_tokens"], -1, axis=1)
+        hidden = (hidden * head.scale).astype(self.execution.compute_dtype)
+        sums = chunked_cross_entropy(hidden, head.kernel, head.bias, targets, weights, VocabularyLoss(model.require_vocab_size))
+        total = jnp.sum(weights)
+        metrics = {"lm_loss": Sum(sums.cross_entropy, total), "lm_accuracy": Sum(sums.correct, total)}
+        return sums.loss, jax.lax.stop_gradient(metrics)
 
     def outputs(self, params: Tree, batch: Batch, *, key: jax.Array | None, train: bool) -> jax.Array:
         """Compute the outputs of the head for each row float32[batch, outputs], or each token float32[batch, length, outputs]."""
-        classifier, choices = self._classifier, self.head.choices
-        if choices > 1:
-            # [batch, choices * length] -> [batch * choices, length]
-            batch = {name: value.reshape(value.shape[0] * choices, -1) for name, value in batch.items() if name in _READ}
+        return self._applied(params, batch, key=key, train=train)[0]
+
+    def _applied(self, params: Tree, batch: Batch, *, key: jax.Array | None, train: bool) -> tuple[jax.Array, jax.Array]:
+        """Return the outputs of the head, and the hidden states [texts, length, embed] of the network's last layer."""
+        classifier, choices, batch = self._classifier, self.head.choices, self._texts(batch)
         keys = (None, None) if key is None else jax.random.split(key)
         body = self._body
         reads_states = classifier.layer is not None or classifier.mix is not None
@@ -158,20 +201,21 @@ class FineTuning(Objective):
             collect={"hidden_states"} if reads_states else (),
             rngs=self.execution.dropout_rngs(keys[0]),
         )
+        read = hidden
         if classifier.layer is not None:
-            hidden = collected["hidden_states"][classifier.layer]
+            read = collected["hidden_states"][classifier.layer]
         if classifier.mix is not None:
             mix: Any = classifier.mix
-            hidden = mix.apply({"params": params[_MIX]}, collected["hidden_states"])
+            read = mix.apply({"params": params[_MIX]}, collected["hidden_states"])
         # [batch, length, embed] -> [batch, embed], of texts
         if classifier.pooling is None:
-            pooled = hidden
+            pooled = read
         elif classifier.pooling == "cls":
-            pooled = gather_positions(hidden, batch["sequence_start_positions"])[:, 0]
+            pooled = gather_positions(read, batch["sequence_start_positions"])[:, 0]
         elif classifier.pooling == "last":
-            pooled = gather_positions(hidden, last_positions(batch["encoder_segment_ids"])[:, None])[:, 0]
+            pooled = gather_positions(read, last_positions(batch["encoder_segment_ids"])[:, None])[:, 0]
         else:
-            pooled = mean_of_tokens(hidden, batch["encoder_segment_ids"])
+            pooled = mean_of_tokens(read, batch["encoder_segment_ids"])
         if classifier.pooler is not None:
             pooler: Any = classifier.pooler
             pooled = pooler.apply({"params": params[_POOLER]}, pooled)
@@ -179,7 +223,7 @@ class FineTuning(Objective):
             {"params": params[self.part]}, pooled, train=train, rngs=self.execution.dropout_rngs(keys[1])
         )
         # [batch * choices, 1] -> [batch, choices]
-        return outputs.reshape(-1, choices) if choices > 1 else outputs
+        return outputs.reshape(-1, choices) if choices > 1 else outputs, hidden
 
     @override
     def predictions(self, params: Tree, batch: Batch) -> Predictions:
@@ -196,7 +240,18 @@ class FineTuning(Objective):
         # A frozen encoder has no backward pass, which takes two thirds of the products.
         choices = self.head.choices
         flops = choices * self._body.flops(self.model, shape.length // choices)
+        if self.lm:
+            flops += 6 * shape.length * self._body.width(self.model) * int(self.model.require_vocab_size)
         return flops // (3 if self.freeze == "encoder" else 1)
+
+
+def _next_token_weights(segment_ids: jax.Array) -> jax.Array:
+    """Return for segment ids int32[texts, length] the weight of each token's prediction of the next: float32[texts, length].
+
+    Those of a text sum to 1; a text of one token has no prediction.
+    """
+    has_next = jnp.pad(segment_ids[:, 1:] > 0, ((0, 0), (0, 1))).astype(jnp.float32)
+    return has_next / jnp.maximum(jnp.sum(has_next, axis=1, keepdims=True), 1.0)
 
 
 def mean_of_tokens(hidden: jax.Array, segment_ids: jax.Array) -> jax.Array:

@@ -13,7 +13,7 @@ from bertfam.corruption.token_ids import ControlToken, TextFrame, TokenIds
 from bertfam.data.rows.layout import RowLayout
 from bertfam.data.token_cache.documents import Documents, Values
 from bertfam.errors import UserError
-from bertfam.features import FeatureSpec, RowShape, Start, encoder_features, label_features
+from bertfam.features import FeatureSpec, RowShape, Start, encoder_features, label_features, shifted_features
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,14 @@ class LabelledTexts(RowLayout):
     Attributes:
       framed: False for texts as a causal LM reads them, without control tokens around and between them.
       start: Token that every text without frame begins with; None: there is none.
+      requires_cls: False for a classifier that does not read the hidden state of [CLS].
     """
 
     is_labelled: ClassVar[bool] = True
 
     framed: bool = True
     start: Start | None = None
+    requires_cls: bool = True
 
     @override
     def examples(
@@ -41,7 +43,7 @@ class LabelledTexts(RowLayout):
         if not self.framed:
             before = () if self.start is None else (ControlToken(start_id(self.start, tokens, "a text"), 0),)
             return LabelledExamples(documents, documents.labels, length, tokens, TextFrame(before, (), (), (), 0))
-        if tokens.frame is None or tokens.cls is None:
+        if tokens.frame is None or (self.requires_cls and tokens.cls is None):
             raise UserError(
                 "the vocabulary has no [CLS], from which a classifier of texts predicts: fine-tune a model whose vocabulary "
                 "has one"
@@ -168,11 +170,13 @@ class Labels(TextCorruption):
 
     Attributes:
       count: Number of labels of a text.
+      start: First token of the decoder's input, which goes on with the text, shifted right by one; None: rows have no such input.
     """
 
     packs: ClassVar[bool] = False
 
     count: int = 1
+    start: Start | None = None
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -185,11 +189,17 @@ class Labels(TextCorruption):
 
     @override
     def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
-        return encoder_features(shape) | label_features(shape, self.count)
+        shifted = {} if self.start is None else shifted_features(shape)
+        return encoder_features(shape) | label_features(shape, self.count) | shifted
 
     @override
     def corrupt(self, rows: dict[str, np.ndarray], row_keys: np.ndarray, tokens: TokenIds) -> dict[str, np.ndarray]:
-        return rows
+        if self.start is None:
+            return rows
+        inputs = rows["encoder_input_tokens"]
+        shifted = np.full_like(inputs, start_id(self.start, tokens, "a text"))
+        shifted[:, 1:] = inputs[:, :-1]
+        return rows | {"decoder_input_tokens": shifted}
 
 
 def frame_size(frame: TextFrame, *, is_pair: bool) -> int:
