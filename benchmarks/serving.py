@@ -178,10 +178,10 @@ def table_of(records: Sequence[Mapping[str, Any]]) -> str:
     ours = {}
     for one in records:
         case = tuple(one[key] for key in ("model", "dtype", "batch", "length"))
-        measure = "cpu_seconds" if one["device"] == "cpu" else "seconds"
+        compared = "cpu_seconds" if one["device"] == "cpu" else "seconds"
         if one["side"] == OURS:
-            ours[case] = one[measure]
-        times = f"{one[measure] / ours[case]:.2f}" if one["side"] != OURS and case in ours else ""
+            ours[case] = one[compared]
+        times = f"{one[compared] / ours[case]:.2f}" if one["side"] != OURS and case in ours else ""
         milliseconds = [f"{1e3 * one[key]:.2f}" for key in ("seconds", "seconds_p90", "cpu_seconds")]
         rate = f"{one['batch'] / one['seconds']:,.0f}"
         lines.append([f"{case[0]}, {case[1]}", one["side"], f"{case[2]} x {case[3]}", *milliseconds, rate, times])
