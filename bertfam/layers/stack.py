@@ -144,8 +144,8 @@ def divided(params: Mapping[str, Any]) -> dict[str, Any]:
     """Divide the parameters of every stack into a tree for each layer: {"0": ..., "1": ...} in the place of a tree [layers, ...].
 
     A stack computes alike with both. Programs copy each layer's arrays out of stacked ones in every call, which takes longer
-    than the products of a few short rows, so inference divides them once. On CPUs nothing is copied. Stacks whose layers share
-    parameters, or with one layer, stay as they are.
+    than the products of a few short rows, so inference divides them once. On CPUs nothing is copied; other devices then hold the
+    layers twice. Stacks whose layers share parameters, or with one layer, stay as they are.
 
     Args:
       params: parameters of a network or of several, without boxes; arrays of one process.
