@@ -69,7 +69,7 @@ def random_params(objective: FineTuning) -> Any:
 
 def predictor_of(objective: FineTuning, params: Any) -> Predictor:
     """Return bertfam's predictor; no text is tokenised, so it has no vocabulary."""
-    return Predictor(objective, params, cast(Any, None), None, LabelledTexts(), objective.model.max_length, 0)
+    return Predictor(objective, params, cast(Any, None), None, LabelledTexts(), BertConfig.max_length, 0)
 
 
 def our_call(predictor: Predictor, rows: dict[str, np.ndarray]) -> Call:
@@ -83,7 +83,7 @@ def peer_model(config: Any, params: Any, dtype: ComputeDtype, device: str, mode:
     import transformers
 
     family = family_of(config)
-    content = family.config_to_huggingface(config) | _HEAD.huggingface()
+    content = {**family.config_to_huggingface(config), **_HEAD.huggingface()}
     settings = transformers.AutoConfig.for_model(**content)
     model = transformers.AutoModelForSequenceClassification.from_config(settings)
     tensors = {name: torch.from_numpy(array.copy()) for name, array in to_tensors(family, config, params).items()}
