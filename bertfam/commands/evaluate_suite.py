@@ -31,9 +31,10 @@ from bertfam.finetuning.benchmarks.task import BenchmarkTask
 from bertfam.finetuning.predictor import open_predictor
 from bertfam.finetuning.survey import survey
 from bertfam.interop.folders import check_is_model, is_huggingface
-from bertfam.plurals import plural
+from bertfam.plurals import listed, plural
 from bertfam.storage.files import check_writable, write_text
-from bertfam.storage.paths import to_path
+from bertfam.storage.paths import identity, to_path
+from bertfam.suggest import did_you_mean
 from bertfam.training.checkpoints import selection
 from bertfam.training.logs.metrics_file import check_extendable
 
@@ -46,9 +47,7 @@ def main(args: argparse.Namespace) -> int:
     flags.import_modules(args)
     folder = Path(args.output)
     if args.suite == PAIRS:
-        suite: Suite = MinimalPairSuite(args.data_dir, args.limit, lambda name: _is_chosen(args.tasks, name))
-        if not suite.tasks:
-            raise UserError(f"--tasks={args.tasks}: {args.data_dir} has no such file")
+        suite: Suite = MinimalPairSuite(args.data_dir, args.limit, partial(_chosen, args))
     else:
         suite = FineTuningSuite(args)
     models = _models(args)
@@ -68,15 +67,16 @@ def main(args: argparse.Namespace) -> int:
 
 def _models(args: argparse.Namespace) -> list[Model]:
     """Return the models of --model_dir, each with a label of its own, and that of --random_init."""
-    models, labels = list[Model](), set[str]()
+    models, given = list[Model](), dict[str, str]()
     for folder in args.model_dir:
         check_is_model(folder)
+        if (path := identity(folder)) in given:
+            spelling = "" if given[path] == folder else f", as {given[path]} too"
+            raise UserError(f"--model_dir={folder} is given twice{spelling}; leave one out")
+        given[path] = folder
         name = os.path.basename(os.path.normpath(folder))
         # Runs are often all named "model".
         label = name if sum(os.path.basename(os.path.normpath(one)) == name for one in args.model_dir) == 1 else folder
-        if label in labels:
-            raise UserError(f"--model_dir={folder} is given twice; leave one out")
-        labels.add(label)
         step = None if is_huggingface(folder) else selection.find(folder, None, ("params",))
         models.append(Model(label, str(to_path(folder).absolute()), step))
     if args.random_init:
@@ -96,10 +96,8 @@ class FineTuningSuite(Suite):
         self._args, self.name = args, args.suite
         if args.suite not in registry.suites():
             raise UserError(f"--suite={args.suite} is not one of {', '.join([*registry.suites(), PAIRS])}")
-        chosen = [task for task in registry.of_suite(args.suite) if _is_chosen(args.tasks, task.name.partition("/")[2])]
-        if not chosen:
-            names = ", ".join(task.name.partition("/")[2] for task in registry.of_suite(args.suite))
-            raise UserError(f"--tasks={args.tasks} names no task of {args.suite}: its tasks are {names}")
+        tasks = {task.name.partition("/")[2]: task for task in registry.of_suite(args.suite)}
+        chosen = [tasks[name] for name in _chosen(args, list(tasks))]
         missing = [f"{task.name} ({lacking})" for task in chosen if (lacking := task.missing(args.data_dir))]
         if missing:
             raise UserError(f"--data_dir={args.data_dir} lacks files of {', '.join(missing)}; choose others with --tasks")
@@ -165,9 +163,21 @@ def _settings(model_dir: Path) -> dict[str, Any]:
     return found | ({} if peak is None else {"learning rate": peak}) | {"optimizer": type(run.optimizer).__name__}
 
 
-def _is_chosen(tasks: str | None, name: str) -> bool:
-    """Return True if --tasks, names or patterns with commas between, names a task; all are chosen without it."""
-    return tasks is None or any(fnmatch.fnmatchcase(name, pattern.rpartition("/")[2]) for pattern in tasks.split(","))
+def _chosen(args: argparse.Namespace, names: Sequence[str]) -> list[str]:
+    """Return the tasks of a suite that --tasks, names or patterns with commas between, names; without it all.
+
+    Raises:
+      UserError: A name or pattern is that of no task.
+    """
+    if args.tasks is None:
+        return list(names)
+    patterns = [pattern.strip().removeprefix(f"{args.suite}/") for pattern in args.tasks.split(",")]
+    matches = [fnmatch.filter(names, pattern) for pattern in patterns]
+    if none := [pattern for pattern, found in zip(patterns, matches, strict=True) if not found]:
+        known = f"its tasks are {listed(names, 20)}"
+        hint = did_you_mean(none[0], names, known) if len(none) == 1 else f"; {known}"
+        raise UserError(f"--tasks={args.tasks}: {args.suite} has no task {' and no '.join(none)}{hint}")
+    return [name for name in names if any(name in found for found in matches)]
 
 
 def _write(runs: SuiteRuns, folder: Path) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bertfam.commands import flags
-from bertfam.storage.paths import to_path
+from bertfam.storage.paths import identity, to_path
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bertfam.training.warm_start.parameters import WarmStart
 
 NAMES = ("init_from", "init_parts", "init_new_rows", "init_optimizer")
+_DEFAULTS = {"init_new_rows": "mean"}
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -55,10 +56,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 def check_other_folder(init_from: str, model_dir: Path) -> None:
     """Raise UserError if a run is to start from its own folder."""
     from bertfam.errors import UserError
-    from bertfam.storage.buckets import is_remote
 
-    ours, theirs = (path if is_remote(path) else os.path.realpath(path) for path in (model_dir, to_path(init_from)))
-    if ours == theirs:
+    if identity(model_dir) == identity(init_from):
         raise UserError(
             f"--init_from={init_from} is the --model_dir of this run: leave --init_from out to resume it, or name another "
             "--model_dir to start a new run from it"
@@ -125,6 +124,34 @@ class InitFlags:
             return objective_warm_start(run, aux, vocabulary)
         means = self.init_new_rows != "random"
         return read_warm_start(self.init_from, self.init_parts, run, vocabulary, means=means, optimizer=self.init_optimizer)
+
+    def check_resumes(self, model_dir: Path, saved: Mapping[str, Any]) -> None:
+        """Raise UserError if a run with a checkpoint was started otherwise than these flags say.
+
+        Args:
+          model_dir: the folder of the run.
+          saved: the flags that it was started with, {} without --init_from. A folder that has been moved since may have any path.
+        """
+        from bertfam.errors import UserError, warn
+
+        if not self.init_from:
+            return
+        fix = "leave --init_from out to resume it, or name another --model_dir to start a new run"
+        if not saved:
+            raise UserError(f"--init_from={self.init_from}: the run in {model_dir} started from a new model; {fix}")
+        first = str(saved["init_from"])
+        for name in NAMES[1:]:
+            given, before = getattr(self, name), saved.get(name) or _DEFAULTS.get(name)
+            if given and given != before:
+                flag, value = f"--{name}", "" if given is True else f"={given}"
+                start = f"with {flag}={before}" if before else f"without {flag}"
+                raise UserError(f"{flag}{value}: the run in {model_dir} started from {first} {start}; {fix}")
+        if identity(first) == identity(self.init_from):
+            return
+        if to_path(first).exists():
+            raise UserError(f"--init_from={self.init_from}: the run in {model_dir} started from {first}; {fix}")
+        if os.path.basename(first) != os.path.basename(identity(self.init_from)):
+            warn([f"the run in {model_dir} started from {first}, which is gone, and resumes; {self.init_from} is not used"])
 
     def record(self) -> dict[str, Any] | None:
         """Return the flags to save in MODEL_DIR; None if --init_from is not given."""

@@ -95,20 +95,28 @@ def main(args: argparse.Namespace) -> int:
     flags.import_modules(args)
     predictor = open_fine_tuned(args.model_dir, flags.step_of(args), average=args.average)
     if task is not None:
-        return _predict_task(args, predictor, task)
+        _predict_task(args, predictor, task)
+        _warn_of_cut(predictor)
+        return 0
     inference = _open_inference(args, predictor)
     with _open_output(args, inference) as file:
         count, items, outputs = _predict(args, inference, file)
         if file:
             file.finish()
             print(f"wrote {args.output}: {plural(count, 'prediction')} of step {predictor.step:,}")
-    if cut := predictor.counts["cut"]:
-        texts = plural(predictor.counts["read"], "text")
-        length = predictor.text_length
-        warn([f"{cut:,} of {texts} do not fit into rows of {length} tokens, and their {predictor.cut_part} were cut off"])
+    _warn_of_cut(predictor)
     if args.label or args.target:
         _print_scores(args, inference, items, outputs)
     return 0
+
+
+def _warn_of_cut(predictor: Predictor | TargetPredictor) -> None:
+    """Warn about texts that did not fit into rows."""
+    from bertfam.plurals import plural
+
+    if cut := predictor.counts["cut"]:
+        texts, length = plural(predictor.counts["read"], "text"), predictor.text_length
+        warn([f"{cut:,} of {texts} do not fit into rows of {length} tokens, and their {predictor.cut_part} were cut off"])
 
 
 def _check_flags(args: argparse.Namespace) -> None:
@@ -127,8 +135,9 @@ def _check_flags(args: argparse.Namespace) -> None:
         raise UserError("--json prints scores: give --label=COLUMN or --target=COLUMN with it, or name the output .jsonl")
 
 
-def _predict_task(args: argparse.Namespace, predictor: Predictor | TargetPredictor, task: BenchmarkTask) -> int:
-    """Print the scores of a benchmark task, or write the predictions that its server accepts; return the exit status."""
+def _predict_task(args: argparse.Namespace, predictor: Predictor | TargetPredictor, task: BenchmarkTask) -> None:
+    """Print the scores of a benchmark task, or write the predictions that its server accepts."""
+    from bertfam.finetuning.benchmarks import registry
     from bertfam.finetuning.benchmarks.scoring import score_task
     from bertfam.finetuning.benchmarks.submission import write_submission
     from bertfam.finetuning.target_predictor import TargetPredictor
@@ -136,15 +145,22 @@ def _predict_task(args: argparse.Namespace, predictor: Predictor | TargetPredict
 
     if isinstance(predictor, TargetPredictor):
         raise UserError(f"--task_name is of labels, and {args.model_dir} generates targets: name texts with --input instead")
+    trained = registry.of_corpus(predictor.corpus)
+    if trained and task not in trained:
+        warn(
+            [
+                f"--task_name={task.name}: {args.model_dir} was fine-tuned on {trained[0].name}, whose classes may mean other "
+                f"things; name the model of {task.name} unless that is meant"
+            ]
+        )
     if args.output:
         if args.json:
             raise UserError("--json prints scores, and with --task_name --output=DIR holds predictions alone; leave one out")
         for path, count in write_submission(predictor, task, args.data_dir, args.output, args.batch_size):
             print(f"wrote {path}: {plural(count, 'prediction')} of step {predictor.step:,}")
-        return 0
+        return
     scored = score_task(predictor, task.locate(args.data_dir), args.batch_size)
     _print(args, scored.texts, predictor.step, scored.scores)
-    return 0
 
 
 def _open_inference(args: argparse.Namespace, predictor: Predictor | TargetPredictor) -> Any:

@@ -250,6 +250,8 @@ def _open_checkpoint(
         init = init.updated(saved_init_flags(model_dir))
     if step is not None:
         with processes.on_all("the checkpoint"):
+            if checkpoint.resumes:
+                init.check_resumes(model_dir, saved_init_flags(model_dir))
             session.check_checkpoint(configuration, vocabulary, checkpoint)
     return checkpoint, init
 

@@ -37,6 +37,11 @@ def to_path(path: str | os.PathLike[str]) -> Path:
     return buckets.open_path(str(path)) if is_remote(path) else Path(os.path.expanduser(path))
 
 
+def identity(folder: str | os.PathLike[str]) -> str:
+    """Return the address of a folder in a bucket, or the path of a local one without symbolic links."""
+    return str(folder).rstrip("/") if is_remote(folder) else os.path.realpath(to_path(folder))
+
+
 def cache_root(directory: str = "") -> Path:
     """Return the cache folder: `directory`, $BERTFAM_CACHE, $XDG_CACHE_HOME/bertfam or ~/.cache/bertfam."""
     if given := directory or os.environ.get("BERTFAM_CACHE"):

@@ -68,6 +68,21 @@ def test_a_task_is_fine_tuned_scored_and_submitted(mrpc, capsys, tmp_path):
         assert named in capsys.readouterr().err
 
 
+def test_a_model_of_another_task_and_cut_texts_are_named(mrpc, capsys, tmp_path):
+    (tmp_path / "QQP").mkdir()
+    lines = [f"1\t1\t2\t{'it returns ' * 12}\t{two}\t{index % 2}\n" for index, (_, two, _) in enumerate(pairs(6, 8))]
+    for name in ("train", "dev"):
+        (tmp_path / f"QQP/{name}.tsv").write_text("id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n" + "".join(lines))
+    words = ["predict", f"--model_dir={mrpc.model_dir}"]
+    capsys.readouterr()
+    assert cli.main([*words, "--task_name=qqp", f"--data_dir={tmp_path}"]) == 0
+    other, cut = capsys.readouterr().err.splitlines()
+    assert f"--task_name=glue/qqp: {mrpc.model_dir} was fine-tuned on glue/mrpc, whose classes may mean" in other
+    assert "4 of 4 texts do not fit into rows of 24 tokens, and their ends were cut off" in cut
+    assert cli.main([*words, "--task_name=mrpc", f"--data_dir={mrpc.folder}"]) == 0
+    assert not capsys.readouterr().err
+
+
 def write_super_glue(folder):
     """Write COPA and MultiRC, with 12 texts to train on; MultiRC's questions have two answers each."""
     for name in ("COPA", "MultiRC"):
@@ -159,7 +174,11 @@ def test_a_suite_compares_models_and_keeps_finished_runs(mrpc, tmp_path, capsys)
     [
         (("--suite=glue",), "--suite=glue requires --data_dir"),
         (("--suite=glue", "--data_dir=here", "--output=o"), "glue/cola (CoLA/train.tsv and CoLA/dev.tsv), glue/sst2"),
-        (("--suite=glue", "--data_dir=here", "--output=o", "--tasks=x"), "--tasks=x names no task of glue: its tasks are cola"),
+        (
+            ("--suite=glue", "--data_dir=here", "--output=o", "--tasks=cola,x,y"),
+            "has no task x and no y; its tasks are cola",
+        ),
+        (("--suite=glue", "--data_dir=here", "--output=o", "--tasks=cola,sst-2"), "glue has no task sst-2; did you mean sst2?"),
         (("--suite=glu", "--data_dir=here", "--output=o"), "--suite=glu is not one of glue, superglue"),
         (("--suite=blimp", "--data_dir=here", "--output=o", "--seeds=1"), "--seeds is of training"),
         (("--suite=glue", "--data_dir=here", "--output=o", "--step=1"), "--step does not go with --suite"),
@@ -171,3 +190,14 @@ def test_mistakes_in_suites(random_model, capsys, flags, named, tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     assert cli.main(["evaluate", f"--model_dir={random_model}", *flags]) == 2
     assert named in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_mistakes_in_suites_of_pairs(random_model, capsys, tmp_path):
+    (tmp_path / "pairs.jsonl").write_text('{"sentence_good": "He sees.", "sentence_bad": "He see."}\n')
+    words = ["evaluate", f"--model_dir={random_model}", "--suite=blimp", f"--data_dir={tmp_path}", f"--output={tmp_path / 'o'}"]
+    for flag, named in (
+        ("--tasks=pairs,nosuch", "--tasks=pairs,nosuch: blimp has no task nosuch; its tasks are pairs"),
+        (f"--model_dir={random_model}/../{random_model.name}/", f"is given twice, as {random_model} too"),
+    ):
+        assert cli.main([*words, flag]) == 2
+        assert named in capsys.readouterr().err and not (tmp_path / "o").exists()

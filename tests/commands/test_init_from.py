@@ -1,5 +1,6 @@
 """`bertfam pretrain --init_from`: a new run starts from another model's weights."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -154,6 +155,33 @@ def test_a_run_that_was_killed_before_it_saved_starts_from_the_same(trained, tmp
     (tmp_path / "finished" / "start.json").write_text('{"init_from": "/no/folder"}')
     assert cli.main(["pretrain", "--model_dir=finished"]) == 0
     assert "finished already" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("saved", "flags", "named"),
+    [
+        ("{weights}", ["--init_from=weights/"], None),
+        ("{weights}", ["--init_from=weights", "--init_parts=encoder", "--init_new_rows=mean"], None),
+        ("/moved/weights", ["--init_from=weights"], None),
+        ("/gone/other", ["--init_from=weights"], "started from /gone/other, which is gone, and resumes; weights is not used"),
+        ("{weights}", ["--init_from=exported"], "--init_from=exported: the run in {run} started from {weights}; leave"),
+        (None, ["--init_from=exported"], "--init_from=exported: the run in {run} started from a new model; leave"),
+        ("{weights}", ["--init_from=weights", "--init_parts=pooler"], "started from {weights} with --init_parts=encoder"),
+        ("{weights}", ["--init_from=weights", "--init_optimizer"], "started from {weights} without --init_optimizer; "),
+    ],
+)
+def test_a_run_resumes_from_its_own_start_only(trained, others, tmp_path, monkeypatch, capsys, saved, flags, named):
+    values = {"weights": others / "weights", "run": tmp_path / "run"}
+    cut(trained.model_dir, tmp_path / "run", 24)
+    if saved:
+        record = {"init_from": saved.format(**values), "init_parts": "encoder", "init_new_rows": None, "init_optimizer": False}
+        (tmp_path / "run/start.json").write_text(json.dumps(record))
+    monkeypatch.chdir(others)
+    resumes = named is None or "resumes" in named
+    assert cli.main(["pretrain", f"--model_dir={values['run']}", *flags]) == (0 if resumes else 2)
+    out, err = capsys.readouterr()
+    assert ("finished already" in out) == resumes
+    assert named.format(**values) in err if named else "is not used" not in err
 
 
 LONG = "--gin.MODEL=@LongformerConfig()"

@@ -56,8 +56,8 @@ def runs(tmp_path, monkeypatch):
 
     monkeypatch.setattr(minimal_pair_suite, "_scorer", scorer)
 
-    def start(*counts, tasks=lambda name: True):
-        suite = MinimalPairSuite(str(tmp_path / "pairs"), None, tasks)
+    def start(*counts, choose=list):
+        suite = MinimalPairSuite(str(tmp_path / "pairs"), None, choose)
         return SuiteRuns(suite, [Model(f"<{count}>", str(count), None) for count in counts], [0], tmp_path / "report")
 
     return SimpleNamespace(start=start, calls=calls, folder=tmp_path)

@@ -22,18 +22,19 @@ class MinimalPairSuite(Suite):
 
     name = "blimp"
 
-    def __init__(self, path: str, limit: int | None, is_chosen: Callable[[str], bool]) -> None:
+    def __init__(self, path: str, limit: int | None, choose: Callable[[Sequence[str]], Sequence[str]]) -> None:
         """Read the pairs.
 
         Args:
           path: BLiMP's zip file, or a folder of its files.
           limit: Number of pairs of each file; None: all.
-          is_chosen: Whether a file, by its name without .jsonl, is a task.
+          choose: Returns the tasks among the names of all files, without .jsonl.
 
         Raises:
           UserError: There are none, or a line is malformed.
         """
-        self._pairs = {name: pairs for name, pairs in read_pairs(Path(path), limit).items() if is_chosen(name)}
+        found = read_pairs(Path(path), limit)
+        self._pairs = {name: found[name] for name in choose(list(found))}
         self.settings = {"limit": limit}
         self.tasks = [
             SuiteTask(name, ("accuracy",), len(pairs), plural(len(pairs), "pair"), (), {"pairs": _digest(pairs)})

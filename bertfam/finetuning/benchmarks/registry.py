@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from bertfam.data.corpora.corpus import Corpus
 from bertfam.errors import UserError
 from bertfam.finetuning.benchmarks import glue, minimal_pairs, super_glue, words_and_answers
 from bertfam.finetuning.benchmarks.task import BenchmarkTask
@@ -37,6 +38,11 @@ def suites() -> list[str]:
 def of_suite(suite: str) -> Sequence[BenchmarkTask]:
     """Return the tasks of a suite, in the order in which they were registered."""
     return [task for task in _TASKS.values() if task.suite == suite]
+
+
+def of_corpus(corpus: Corpus | None) -> Sequence[BenchmarkTask]:
+    """Return the tasks whose published files a corpus reads."""
+    return [task for task in _TASKS.values() if task.is_read_by(corpus)]
 
 
 for _task in (*glue.TASKS, *super_glue.TASKS, *words_and_answers.TASKS, *minimal_pairs.TASKS):

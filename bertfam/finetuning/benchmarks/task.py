@@ -1,6 +1,7 @@
 """Benchmark task: the layout of its published files, its metrics, and the files of predictions that its server accepts."""
 
 import dataclasses
+import fnmatch
 import glob
 import os
 import posixpath
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
+from bertfam.data.corpora.corpus import Corpus
 from bertfam.data.corpora.input_files import find_files
 from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
 from bertfam.data.corpora.labelled.question_files import QuestionFiles
@@ -90,6 +92,18 @@ class BenchmarkTask:
             return TaskFiles(self, own, further, missing)
         raise UserError(f"--data_dir={data_dir} lacks files of {self.name}: {self.missing(data_dir)}")
 
+    def is_read_by(self, corpus: Corpus | None) -> bool:
+        """Return True if a corpus reads the training files of one of the layouts, in any folder, and the same columns."""
+        for layout in self.layouts:
+            if not isinstance(corpus, type(layout)) or len(corpus.train) != len(layout.train):
+                continue
+            found: dict[str, Any] = {"train": layout.train, "validation": layout.validation}
+            found |= {} if isinstance(layout, QuestionFiles) else {"classes": layout.classes}
+            is_same = dataclasses.replace(corpus, **found) == layout
+            if is_same and all(map(_is_named, corpus.train, layout.train)):
+                return True
+        return False
+
     def _check_columns(self, layout: Layout) -> None:
         """Raise UserError if the first training text has not the columns of the published files."""
         if not isinstance(layout, LabelledFiles):
@@ -161,13 +175,22 @@ def read_layout(layout: Layout) -> Iterator[Mapping[str, Any]]:
 def _find(data_dir: str, name: str) -> str:
     """Return the path or glob of a file of a task; "" if there is none."""
     root = data_dir if is_address(data_dir) else glob.escape(os.path.expanduser(data_dir))
-    stem, extension = posixpath.splitext(name)
-    for candidate in (name, f"{stem}-*{extension}"):
-        for ending in ENDINGS:
-            try:
-                found = find_files((f"{root.rstrip('/')}/{candidate}{ending}",))
-            except UserError:
-                continue
-            if found:
-                return str(found[0]) if len(found) == 1 else f"{root.rstrip('/')}/{candidate}{ending}"
+    for candidate in _candidates(name):
+        try:
+            found = find_files((f"{root.rstrip('/')}/{candidate}",))
+        except UserError:
+            continue
+        if found:
+            return str(found[0]) if len(found) == 1 else f"{root.rstrip('/')}/{candidate}"
     return ""
+
+
+def _is_named(path: str, name: str) -> bool:
+    """Return True if a path or glob is that of a file of a task, in some folder."""
+    return any(fnmatch.fnmatchcase(f"/{path}", f"*/{candidate}") for candidate in _candidates(name))
+
+
+def _candidates(name: str) -> list[str]:
+    """Return the names, some of them globs, under which a file of a task may be in its folder."""
+    stem, extension = posixpath.splitext(name)
+    return [f"{one}{ending}" for one in (name, f"{stem}-*{extension}") for ending in ENDINGS]
