@@ -19,17 +19,21 @@ class Stopped(BaseException):
 
 
 def skip_initialisation(patch):
-    """Have trainers make fresh states of random matrices and zeros, without compiling the initialisation of each model."""
+    """Have trainers make fresh states with draws by NumPy, without compiling the initialisation of each model.
+
+    Matrices have BERT's deviation, scales are ones, and other vectors are zeros.
+    """
 
     def new_state(trainer):
         generator, abstract = np.random.default_rng(3), trainer.abstract_state
         zeros = jax.tree.map(lambda leaf: jax.device_put(np.zeros(leaf.shape, leaf.dtype), leaf.sharding), abstract)
 
-        def random(leaf):
-            matrix = generator.normal(size=leaf.shape) * (len(leaf.shape) > 1)
-            return jax.device_put(matrix.astype(leaf.dtype), leaf.sharding)
+        def initial(path, leaf):
+            is_scale = path[-1].key == "scale"
+            values = np.full(leaf.shape, is_scale) if is_scale or leaf.ndim < 2 else 0.02 * generator.normal(size=leaf.shape)
+            return jax.device_put(values.astype(leaf.dtype), leaf.sharding)
 
-        return trainer.with_params(zeros, jax.tree.map(random, abstract.params))
+        return trainer.with_params(zeros, jax.tree.map_with_path(initial, abstract.params))
 
     patch.setattr(Trainer, "new_state", new_state)
 

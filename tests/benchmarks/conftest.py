@@ -10,6 +10,7 @@ from io import StringIO
 
 import pytest
 import shared_programs
+from initial_state import skip_initialisation
 
 
 class InlinePool:
@@ -66,4 +67,5 @@ def modules_in_process(monkeypatch):
     monkeypatch.setattr(subprocess, "run", run)
     monkeypatch.setattr(training_runs, "ThreadPoolExecutor", InlinePool)
     shared_programs.share(monkeypatch)
+    skip_initialisation(monkeypatch)  # a third of the time to compile a run of few updates
     return run_module
