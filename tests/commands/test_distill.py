@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 from command_line import in_process, launch_separately, listing, replaced
-from initial_state import initial_state, leaves
+from initial_state import initial_state, leaves, skip_initialisation
 from model_folders import arrays, copy_run, cut
 from test_pretrain_processes import metrics
 
@@ -109,6 +109,7 @@ def distilled(trained, teacher, tmp_path_factory):
         patch.chdir(teacher.parent)
         patch.setattr(teachers, "open_teacher", opening)
         patch.setattr(loop, "train", training)
+        skip_initialisation(patch)  # the teacher has all values
         done = in_process(*flags, "--teacher=teacher")
     assert done.returncode == 0, done.stderr
     return Distilled(folder / "student", flags, done.stdout, len(calls), *states)
@@ -270,7 +271,7 @@ def test_evaluate_fill_export_import(teacher, student, tmp_path, capsys):
     assert "warning: scores without the teacher" in err and err.count("\n") == 1
 
 
-def test_hidden_states_alone(trained, tmp_path):
+def test_hidden_states_alone(trained, tmp_path, monkeypatch):
     """A Hugging Face folder without a masked-token head, as a sentence encoder is, teaches by the cosine.
 
     A step of rate 0 shows the parameters that the student started from: the layers in the order of --layers.
@@ -286,6 +287,7 @@ def test_hidden_states_alone(trained, tmp_path):
     assert refused.returncode == 2
     assert "has no masked-language-model head and gives hidden states but no logits" in refused.stderr
     assert not (tmp_path / "student").exists()
+    skip_initialisation(monkeypatch)
     done = in_process(*given, "--gin.Distillation.soft=0")
     assert done.returncode == 0, done.stderr
     assert f"starts from layers 1, 0 of {headless}: encoder; of 300 tokens" in done.stdout

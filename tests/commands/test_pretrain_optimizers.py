@@ -6,10 +6,16 @@ import jax
 import numpy as np
 import pytest
 from command_line import in_process, listing
+from initial_state import skip_initialisation
 
 from bertfam import cli
 from bertfam.training.checkpoints import newest
 from bertfam.training.model_dir import open_model
+
+
+@pytest.fixture(autouse=True)
+def _no_initialisation(monkeypatch):
+    skip_initialisation(monkeypatch)
 
 
 @pytest.fixture(scope="module")
