@@ -13,6 +13,7 @@ from bertfam.models.bert import BertConfig
 from bertfam.models.electra import ElectraConfig
 from bertfam.models.gpt2 import Gpt2Config
 from bertfam.models.t5 import T5Config
+from bertfam.objectives.fine_tuning.heads import Regression
 
 # Other required arguments of the classes.
 REQUIRED_ARGUMENTS: dict[str, dict[str, Any]] = {
@@ -36,6 +37,7 @@ REQUIRED_ARGUMENTS: dict[str, dict[str, Any]] = {
     "RetroMae": {"model": BertConfig()},
     "Distillation": {"model": BertConfig()},
     "CausalLm": {"model": Gpt2Config()},
+    "FineTuning": {"model": Gpt2Config(), "head": Regression()},
     "SequenceToSequence": {"model": T5Config()},
 }
 SETTINGS = [

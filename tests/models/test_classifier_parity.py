@@ -86,7 +86,6 @@ CASES = {
         ONE,
     ),
     "BART": (BartConfig(**SIZES, num_encoder_layers=1), "roberta", ONE),
-    "T5": (T5Config(**T5_SIZES), "t5", SEVERAL),
     "mT5": (MT5Config(**T5_SIZES, num_encoder_layers=1, tie_embeddings=True), "t5", ONE),
     "BERT, tags": (BertConfig(**SIZES), "bert", TAGS),
     "ModernBERT, tags": (ModernBertConfig(**SIZES, window=6, head_activation="relu"), "bert", TAGS),
@@ -98,7 +97,7 @@ CASES = {
 LAST_LAYERS = {one: "classifier.out_proj" for one in (RobertaConfig, ElectraConfig, BigBirdConfig, LongformerConfig)}
 LAST_LAYERS[XLNetConfig] = "logits_proj"
 LAST_LAYERS |= dict.fromkeys((GptConfig, Gpt2Config, OptConfig), "score")
-LAST_LAYERS |= dict.fromkeys((BartConfig, T5Config, MT5Config), "classification_head.out_proj")
+LAST_LAYERS |= dict.fromkeys((BartConfig, MT5Config), "classification_head.out_proj")
 # Text tokens of single texts, of first and of second texts.
 TEXTS = ((40, 1, 6, 9), (7, 1, 20, 3), (2, 8, 20, 4))
 
