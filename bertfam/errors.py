@@ -57,7 +57,7 @@ class TransientError(Exception):
 def warn(lines: Iterable[str]) -> None:
     """Print warnings to stderr, without repetitions."""
     for line in dict.fromkeys(lines):
-        print(f"bertfam: warning: {_printable(line)}", file=sys.stderr, flush=True)
+        print(f"bertfam: warning: {printable(line)}", file=sys.stderr, flush=True)
 
 
 @functools.cache
@@ -138,10 +138,10 @@ def is_terminal(stream: object) -> bool:
 
 def _one_line(error: BaseException) -> str:
     """Return a message as one line, without the middle where it quotes a long value."""
-    line = _printable(" ".join(str(error).split()))
+    line = printable(" ".join(str(error).split()))
     return line if len(line) <= _MAX_LINE else f"{line[: _MAX_LINE // 2]} ... {line[-_MAX_LINE // 2 :]}"
 
 
-def _printable(line: str) -> str:
+def printable(line: str) -> str:
     """Escape control characters of names and texts that a line quotes, by which a stranger's file could steer the terminal."""
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in line)

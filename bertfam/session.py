@@ -24,6 +24,7 @@ from bertfam.data.token_cache.builder import fingerprint
 from bertfam.data.token_cache.cache import TokenCache
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
+from bertfam.finetuning.class_counts import check_labels
 from bertfam.layers.execution import AUTO
 from bertfam.planning.choices import EXECUTION, REFERENCES, Choice, choose, value_of, with_choices
 from bertfam.sharding.chips import memory_bytes
@@ -388,6 +389,7 @@ def training_batches(run: Run, cache: TokenCache, vocabulary: Vocabulary) -> lis
 
 def open_data(run: Run, cache: TokenCache, vocabulary: Vocabulary) -> RunData:
     """Open the batches of all stages; raises UserError if the token cache does not have what they need."""
+    check_labels(run, cache)
     training = training_batches(run, cache, vocabulary)
     held_out: list[HeldOut | None] = []
     for stage in run.stages:
@@ -433,7 +435,9 @@ def open_saved_cache(run: Run, model_dir: Path, directory: str | None = None, *,
     """
     if directory is None and not is_used(own := run.data.cache_directory(model_dir)):
         raise _missing_cache(own, model_dir, otherwise)
-    return TokenCache(directory or run.data.cache_directory(model_dir))
+    cache = TokenCache(directory or run.data.cache_directory(model_dir))
+    check_labels(run, cache)
+    return cache
 
 
 def _missing_cache(own: Path | None, model_dir: Path, otherwise: str) -> UserError:

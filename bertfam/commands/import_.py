@@ -32,6 +32,7 @@ def main(args: argparse.Namespace) -> int:
     """Import the model; return the exit status."""
     import jax
 
+    from bertfam.errors import printable
     from bertfam.storage.files import check_unused, new_folder
     from bertfam.training.checkpoints import Checkpoints
     from bertfam.training.integrity import model_dir_files
@@ -48,6 +49,6 @@ def main(args: argparse.Namespace) -> int:
         checkpoints.save_params(0, jax.tree.map(jax.numpy.asarray, model.params))
         checkpoints.close()
     for name in model.ignored:
-        print(f"left out {name}: it has no place in this model")
+        print(f"left out {printable(name)}: it has no place in this model")
     print(f"imported {args.input} to {args.output}: {', '.join(model.parts)}")
     return 0

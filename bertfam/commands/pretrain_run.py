@@ -18,7 +18,7 @@ from bertfam.data.corpora.corpus import SPLITS
 from bertfam.data.token_cache.build_process import open_token_cache
 from bertfam.data.token_cache.cache import TokenCache
 from bertfam.data.vocabularies import Vocabulary
-from bertfam.errors import UserError, warn
+from bertfam.errors import UserError, printable, warn
 from bertfam.finetuning.class_counts import class_counts
 from bertfam.multihost import preemption
 from bertfam.multihost.processes import Processes
@@ -341,7 +341,7 @@ def _print_best(job: Job) -> None:
     if step is not None:
         scores = retention.lines(job.model_dir, "eval")[step]
         values = "  ".join(f"{name} {value:.4g}" for name, value in scores.items() if value is not None)
-        print(f"best {job.run.keep_best} at step {step:,} (--step=best)  {values}", flush=True)
+        print(printable(f"best {job.run.keep_best} at step {step:,} (--step=best)  {values}"), flush=True)
 
 
 def _is_finished(job: Job, evaluated: Mapping[int, Mapping[str, float]]) -> bool:

@@ -30,6 +30,7 @@ from bertfam.errors import UserError
 from bertfam.features import SENTENCES, FeatureSpec, RowShape, start_features
 from bertfam.plurals import plural
 from bertfam.storage.paths import to_path
+from bertfam.storage.untrusted import check_subfolder
 
 TEXT = "text"  # the name of the only corpus
 Order = Literal["shuffled", "streams"]
@@ -245,8 +246,12 @@ class TextData:
         )
 
     def cache_directory(self, model_dir: str | Path) -> Path:
-        """Return the folder of the token cache of a run in MODEL_DIR."""
-        return to_path(self.cache_dir) if self.cache_dir else to_path(model_dir) / "cache"
+        """Return the folder of the token cache of a run in MODEL_DIR; raise UserError if it is there, and a link out of it."""
+        if self.cache_dir:
+            return to_path(self.cache_dir)
+        own = to_path(model_dir) / "cache"
+        check_subfolder(own)
+        return own
 
     def training(
         self,

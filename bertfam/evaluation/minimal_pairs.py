@@ -1,6 +1,8 @@
 """Minimal pairs (BLiMP, Warstadt et al. 2020): accuracy at preferring the grammatical sentence of two similar ones."""
 
 import json
+import lzma
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -12,14 +14,18 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from bertfam.data.corpora.formats import replace_invalid
-from bertfam.errors import UserError
+from bertfam.errors import UserError, printable
 
 CHANCE = 0.5
 TIE = 0.5  # what a pair of equal scores counts
 _ENDING = ".jsonl"
 _LONGEST_LINE = 1 << 20  # bytes
-# RuntimeError: the archive has a password.
-_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
+_ZIP_ERRORS = (
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, NotImplementedError,
+    OSError,  # bzip2 data are damaged
+    RuntimeError,  # the archive has a password
+    OverflowError, ValueError,  # a position in the file is impossible
+)  # fmt: skip
 _SENTENCES = ("sentence_good", "sentence_bad")
 # Sentences and where each is from, for messages -> their scores float64[sentences].
 Score = Callable[[Sequence[str], Sequence[str]], np.ndarray]
@@ -75,7 +81,7 @@ def read_pairs(path: Path, limit: int | None = None) -> dict[str, list[Pair]]:
         pairs = list(islice(_pairs(f"{path}/{name}" if name else str(path), lines), limit))
         if not pairs:
             raise UserError(f"{path}/{name} has no line: give files with a pair of sentences a line")
-        found[PurePosixPath(name or path.name).with_suffix("").as_posix()] = pairs
+        found[printable(PurePosixPath(name or path.name).with_suffix("").as_posix())] = pairs
     if not found:
         raise UserError(f"{path} holds no *{_ENDING}: give BLiMP's zip file, or a folder of its files")
     # Folders are part of the names only where they distinguish files.
@@ -126,7 +132,7 @@ def _files(path: Path) -> Iterator[tuple[str, Iterator[bytes]]]:
                 for name in names:
                     if _is_data(name):
                         with archive.open(name) as member:
-                            yield name, _lines(member, path, f"{path}/{name}")
+                            yield name, _zip_lines(member, path, f"{path}/{name}")
         except _ZIP_ERRORS as error:
             raise _unreadable_zip(path, error) from None
     else:
@@ -141,24 +147,26 @@ def _is_data(name: str) -> bool:
 def _read_lines(path: Path) -> Iterator[bytes]:
     try:
         with path.open("rb") as file:
-            yield from _lines(file, path, str(path))
+            yield from _lines(file, str(path))
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror})") from error
 
 
-def _lines(file: IO[bytes], path: Path, name: str) -> Iterator[bytes]:
-    """Yield the lines of one file, one at a time, since a small archive may hold gigabytes; `path` is the archive."""
-    number = 0
+def _zip_lines(member: IO[bytes], path: Path, name: str) -> Iterator[bytes]:
     try:
-        while line := file.readline(_LONGEST_LINE + 1):
-            number += 1
-            if len(line) > _LONGEST_LINE:
-                raise UserError(
-                    f"{name}:{number}: a line longer than {_LONGEST_LINE:,} bytes: each line must be a pair of sentences"
-                )
-            yield line
+        yield from _lines(member, name)
     except _ZIP_ERRORS as error:
         raise _unreadable_zip(path, error) from None
+
+
+def _lines(file: IO[bytes], name: str) -> Iterator[bytes]:
+    """Yield the lines of one file, one at a time, since a small archive may hold gigabytes."""
+    number = 0
+    while line := file.readline(_LONGEST_LINE + 1):
+        number += 1
+        if len(line) > _LONGEST_LINE:
+            raise UserError(f"{name}:{number}: a line longer than {_LONGEST_LINE:,} bytes: each line must be a pair of sentences")
+        yield line
 
 
 def _unreadable_zip(path: Path, error: Exception) -> UserError:

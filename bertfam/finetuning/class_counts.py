@@ -1,11 +1,35 @@
-"""Numbers of texts of each class in a token cache."""
+"""Labels in a token cache: a check that the head has classes for them, and the number of texts of each class."""
 
 import numpy as np
 
-from bertfam.data.token_cache.cache import TokenCache
+from bertfam.data.corpora.corpus import SPLITS
+from bertfam.data.token_cache.cache import TokenCache, feature_path
+from bertfam.errors import UserError
 from bertfam.objectives.fine_tuning.heads import OneClassHead
 from bertfam.objectives.fine_tuning.objective import FineTuning
 from bertfam.training.run import Run
+
+
+def check_labels(run: Run, cache: TokenCache) -> None:
+    """Raise UserError for a label that the run's head cannot learn; digests alone would not tell a cache made to harm."""
+    if not isinstance(run.objective, FineTuning):
+        return
+    head, count = run.objective.head, len(run.objective.head.class_names)
+    for corpus in cache.corpora:
+        for split in SPLITS:
+            labels = cache.stored_documents(split, corpus).labels
+            values = np.zeros(0, np.float32) if labels is None else labels[:]
+            if isinstance(head, OneClassHead):
+                is_wrong = (values < 0) | (values >= count) | (values != np.floor(values))
+            else:
+                is_wrong = (values < 0) | (values > 1) if count else np.isinf(values)
+            wrong = values[is_wrong & ~np.isnan(values)]  # nan: the label is not known
+            if len(wrong):
+                path = feature_path(cache.directory / corpus / split, "labels", "values")
+                raise UserError(
+                    f"{path} holds the label {wrong[0]:g}, which is {f'none of the {count} classes' if count else 'no number'}; "
+                    f"delete {cache.directory} and build it again"
+                )
 
 
 def class_counts(run: Run, cache: TokenCache) -> dict[str, int]:

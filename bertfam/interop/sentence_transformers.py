@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from bertfam.errors import UserError
 from bertfam.layers.pooling import PoolingMode
-from bertfam.storage.untrusted import file_in, parse_json, read_bytes, read_json, shown, typed
+from bertfam.storage.untrusted import check_subfolder, file_in, parse_json, read_bytes, read_json, shown, typed
 
 MODULES = "modules.json"
 _POOLING, _NORMALIZE = "1_Pooling", "2_Normalize"
@@ -116,16 +116,23 @@ def _modules(folder: Path) -> dict[str, Path]:
     if not path.exists():
         return {}
     try:
-        kinds = {module["type"].rpartition(".")[2]: str(module["path"]) for module in parse_json(read_bytes(path))}
+        kinds = {module["type"].rpartition(".")[2]: module["path"] for module in parse_json(read_bytes(path))}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{path} is no list of modules, each with a type and a path") from error
+    if not all(isinstance(place, str) for place in kinds.values()):
+        wrong = next(place for place in kinds.values() if not isinstance(place, str))
+        raise UserError(f"{path}: the path {shown(wrong)} of a module must be a text, such as {_POOLING}")
     if other := sorted(kinds.keys() - {"Transformer", "Pooling", "Normalize"}):
         raise UserError(f"{path}: the module {shown(other[0])} is not supported, only Transformer, Pooling and Normalize")
-    return {kind: file_in(folder, place) if place else folder for kind, place in kinds.items()}
+    folders = {kind: file_in(folder, place) if place else folder for kind, place in kinds.items()}
+    if "Pooling" in folders and (folders["Pooling"] == folder or not (folders["Pooling"] / "config.json").exists()):
+        raise UserError(f"{path} names the Pooling module {shown(kinds['Pooling'])}, which has no config.json: restore it")
+    return folders
 
 
 def _read_pooling(path: Path) -> tuple[PoolingMode, bool]:
     """Return the pooling, and whether it includes the tokens of a prompt; mean where there is no file."""
+    check_subfolder(path.parent)
     content = _optional(path)
     modes = content.get("pooling_mode") or [mode for key, mode in _MODES.items() if content.get(key) is True] or ["mean"]
     known = get_args(PoolingMode)

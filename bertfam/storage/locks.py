@@ -28,7 +28,7 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
-from bertfam.errors import STORAGE_FAULT, UserError
+from bertfam.errors import STORAGE_FAULT, UserError, printable
 from bertfam.storage import buckets
 from bertfam.storage.buckets import is_remote
 from bertfam.storage.faults import cannot_write
@@ -93,13 +93,13 @@ class Holder:
             if _is_same_folder(path.parent, folder) or _inode(path.parent) == self.inode is not None:
                 return False
             original, copied = (_parse(_read(lock)) for lock in (folder / path.name, path))
-        except (OSError, UserError):
+        except (OSError, ValueError, UserError):
             return False  # it cannot be known
         return original is not None and copied is not None and original.token == copied.token and original.beat > copied.beat
 
     def describe(self) -> str:
         """Return a noun phrase for messages."""
-        return f"process {self.process} on {self.host} (since {self.since} UTC)"
+        return printable(f"process {self.process} on {self.host} (since {self.since} UTC)")
 
 
 def _parse(content: bytes) -> Holder | None:

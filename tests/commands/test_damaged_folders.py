@@ -106,6 +106,14 @@ def test_a_vocabulary_that_is_a_link_out_of_the_model_folder_is_neither_read_nor
     assert "new/vocab is a link out of its folder" in line
 
 
+def test_a_cache_that_is_a_link_out_of_the_model_folder_is_not_used_unless_it_is_named(trained, damaged, tmp_path):
+    (damaged / "cache").symlink_to(trained.model_dir / "cache")
+    for command in ("pretrain", "check", "replay"):
+        line = refused(trained, tmp_path, READERS[command])
+        assert "model/cache is a link out of its folder: put the folder itself there" in line
+    assert in_process(*READERS["evaluate"][:2], "--cache_dir=model/cache", "--limit=1").returncode in (0, 2)
+
+
 def test_a_file_in_place_of_the_vocabulary_is_not_answered_with_the_model_folder(trained, damaged, tmp_path):
     shutil.rmtree(damaged / "vocab")
     (damaged / "vocab").touch()

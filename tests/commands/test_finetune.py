@@ -17,6 +17,7 @@ from bertfam.commands import predict
 from bertfam.data import vocabularies
 from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
 from bertfam.data.corpora.labelled.tagged_files import TaggedFiles
+from bertfam.data.token_cache import digests
 from bertfam.data.token_cache.cache import TokenCache
 from bertfam.errors import UserError
 from bertfam.finetuning import sweep
@@ -106,6 +107,19 @@ def test_the_plan_counts_the_texts_of_each_class(classifier, capsys):
     run = read_run(classifier.model_dir)
     cache = TokenCache(classifier.model_dir / "cache")
     assert class_counts(run, cache) == {"bad": 48, "good": 48}
+
+
+@pytest.mark.parametrize(("split", "label"), [("train", 7), ("train", np.inf), ("validation", 0.5), ("validation", -1)])
+def test_labels_that_are_no_classes_are_refused_although_the_digests_agree(classifier, tmp_path, capsys, split, label):
+    folder = copy_run(classifier.model_dir, tmp_path / "model")
+    path = folder / f"cache/text/{split}/labels.bin"
+    labels = np.fromfile(path, np.float32)
+    labels[3] = label
+    labels.tofile(path)
+    (folder / "cache/digests.json").write_text(digests.compute(folder / "cache"))
+    for command in ("check", "evaluate"):
+        assert cli.main([command, f"--model_dir={folder}"]) == 2
+        assert f"{path} holds the label {label:g}, which is none of the 2 classes; delete" in capsys.readouterr().err
 
 
 def test_the_same_command_and_the_folder_alone_resume(classifier, capsys):

@@ -118,6 +118,10 @@ def test_length_and_prompts_of_a_folder(folder, model, capsys):
         ("modules.json", [{"path": "3_Dense", "type": "sentence_transformers.models.Dense"}], "'Dense'"),
         ("modules.json", [{"path": "../other", "type": "sentence_transformers.models.Pooling"}], "without a path"),
         ("modules.json", {"path": ""}, "modules.json is no list of modules"),
+        ("modules.json", [{"path": None, "type": "sentence_transformers.models.Pooling"}], "the path None of a module"),
+        ("modules.json", [{"path": 5, "type": "sentence_transformers.models.Pooling"}], "the path 5 of a module"),
+        ("modules.json", [{"path": "1_Pooling", "type": "models.Pooling"}], "Pooling module '1_Pooling', which has no config"),
+        ("modules.json", [{"path": "", "type": "models.Pooling"}], "Pooling module '', which has no config"),
         ("sentence_bert_config.json", {"max_seq_length": "long"}, "max_seq_length"),
         ("config_sentence_transformers.json", {"default_prompt_name": "query"}, "prompts must be texts"),
     ],
@@ -128,6 +132,13 @@ def test_a_folder_that_embeds_otherwise(folder, pooled, name, content, words):
     with pytest.raises(UserError, match=f"{words}.*--pooling"):
         model.embed(TEXTS)
     np.testing.assert_allclose(model.embed(TEXTS, pooling="max"), pooled["max"], atol=1e-5)
+
+
+def test_a_pooling_outside_of_the_folder_is_not_used(folder, tmp_path):
+    write(tmp_path, "elsewhere/config.json", {"pooling_mode_cls_token": True})
+    (folder / "1_Pooling").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match="1_Pooling is a link out of its folder"):
+        bertfam.load(folder).embed(TEXTS[:1])
 
 
 @pytest.mark.parametrize(

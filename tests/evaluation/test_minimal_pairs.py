@@ -104,6 +104,17 @@ def test_missing_empty_and_damaged_inputs_are_reported(tmp_path):
     (tmp_path / "damaged.zip").write_bytes(b"PK\x03\x04 and no more")
     with pytest.raises(UserError, match=r"damaged.zip cannot be read as a zip file \(File is not a zip file\)"):
         read_pairs(tmp_path / "damaged.zip")
+    for method in (zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        with zipfile.ZipFile(tmp_path / "damaged.zip", "w", method) as archive:
+            archive.writestr("a.jsonl", json_lines([{}] * 100))
+        content = bytearray((tmp_path / "damaged.zip").read_bytes())
+        content[50:60] = b"\xff" * 10
+        (tmp_path / "damaged.zip").write_bytes(content)
+        with pytest.raises(UserError, match=r"damaged.zip cannot be read as a zip file"):
+            read_pairs(tmp_path / "damaged.zip")
+    with zipfile.ZipFile(tmp_path / "escape.zip", "w") as archive:
+        archive.writestr("a\x1b[2J.jsonl", json_lines(LINES))
+    assert list(read_pairs(tmp_path / "escape.zip")) == [r"a\x1b[2J"]
     with zipfile.ZipFile(tmp_path / "twice.zip", "w") as archive, pytest.warns(UserWarning, match="Duplicate name"):
         for _ in range(2):
             archive.writestr("a/b.jsonl", "{}")

@@ -213,6 +213,7 @@ def test_sentences_of_minimal_pairs_are_in_an_order_that_says_nothing(tmp_path):
         ),
         ("record", '{"passage": {"text": "a", "entities": [{"start": "0"}]}}', "a.jsonl:1: not a line of ReCoRD"),
         ("wsc", WSC.splitlines()[0].replace('"span2_index": 8', '"span2_index": 80'), "a.jsonl:1: not a line of WSC"),
+        ("wsc", WSC.splitlines()[0].replace('"span2_index": 8', '"span2_index": -1'), "-1 is no place, which counts from 0"),
         ("minimal_pairs", '{"sentence_good": "a"}', r"a.jsonl:1: not a line of minimal pairs \(it lacks 'sentence_bad'"),
         ("multirc", "[1]", "a.jsonl:1: JSON value is a list"),
     ],

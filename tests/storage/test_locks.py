@@ -114,6 +114,13 @@ def test_lock_of_another_machine_or_a_damaged_one_is_stale_when_it_stands_still(
         assert locks.STALE_SECONDS <= clock.now < locks.STALE_SECONDS + 2 < locks.WAIT_SECONDS
 
 
+def test_lock_of_a_stranger_does_not_steer_the_terminal(tmp_path, clock):
+    (tmp_path / locks.NAME).write_bytes(holder(host="\x1b[2J\rbertfam: error", machine="another").content())
+    with pytest.raises(UserError) as caught, locks.hold(tmp_path, seconds=1):
+        raise AssertionError
+    assert r"\x1b[2J\rbertfam: error" in str(caught.value) and str(caught.value).isprintable()
+
+
 def test_changing_lock_of_another_machine_is_not_stale_whatever_its_clock(tmp_path, clock):
     path, other = tmp_path / locks.NAME, holder(machine="another", since="1970-01-01 00:00:00")
     path.write_bytes(other.content())

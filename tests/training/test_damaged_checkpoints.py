@@ -1,5 +1,7 @@
 """Damaged checkpoints are detected, named and not used; which checkpoints are deleted, and which are kept."""
 
+import json
+import os
 import shutil
 
 import jax
@@ -9,6 +11,7 @@ import pytest
 from bertfam.errors import UserError
 from bertfam.training.checkpoints import Checkpoints, cleanup, listing, manifest, newest, selection
 from bertfam.training.checkpoints.retention import Keep, held_out
+from bertfam.training.checkpoints.store import on_devices
 from bertfam.training.state import TrainState
 
 
@@ -77,6 +80,58 @@ def test_files_outside_of_a_checkpoint_are_not_read(folder):
     assert manifest.fault(step) == "digests.json is damaged"
     (step / "digests.json").write_text('{"files": {"rest/a": {"size": 1, "sha256": "0"}}}')
     assert manifest.fault(step, items=["params"]) == "params is missing"
+
+
+def test_files_that_the_manifest_does_not_list_are_no_links_out_and_no_pipes(folder):
+    step = folder / "checkpoints" / "3"
+    record = json.loads((step / "digests.json").read_text())
+    for name in ("params/_METADATA", "params/d", "rest/_METADATA"):
+        path, files = step / name, {file: entry for file, entry in record["files"].items() if not file.startswith(name)}
+        (step / "digests.json").write_text(json.dumps(record | {"files": files}))
+        path.rename(folder / "outside")
+        path.symlink_to(folder / "outside")
+        assert manifest.fault(step) == f"{name} is a link out of its folder"
+        assert (manifest.fault(step, contents=True, items=["params"]) is None) == name.startswith("rest")
+        path.unlink()
+        os.mkfifo(path)
+        assert manifest.fault(step) == f"{name} is not a regular file"
+        path.unlink()
+        (folder / "outside").rename(path)
+        assert manifest.fault(step, contents=True) is None
+    (step / "commit_success.txt").unlink(missing_ok=True)
+    os.mkfifo(step / "commit_success.txt")
+    assert manifest.fault(step, items=["params"]) == "commit_success.txt is not a regular file"
+
+
+@pytest.mark.parametrize("written", [5, [1], None, "yesterday", "2026-01-31\x1b12:00"])
+def test_texts_of_a_manifest_do_not_steer_the_terminal(folder, capsys, written):
+    path = folder / "checkpoints" / "3" / "digests.json"
+    entry = {"size": 1, "sha256": "0"}
+    path.write_text(json.dumps({"written": written, "files": {"params/\x1b[2J\nbertfam: error": entry}}))
+    assert manifest.written(path.parent) in (None, "2026-01-31T12:00:00")
+    assert selection.choose(folder) == 2
+    shown = listing.table(listing.rows(folder)) + capsys.readouterr().err
+    assert shown.isascii() and "\x1b" not in shown and r"params/\x1b[2J\nbertfam: error is missing" in shown
+
+
+def test_metadata_that_orbax_cannot_read_are_one_line_although_the_digests_agree(folder):
+    directory = folder / "checkpoints"
+    like = jax.eval_shape(lambda: {"w": jnp.zeros(500), "b": {"c": jnp.ones((3, 5), jnp.bfloat16)}})
+    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    metadata = json.loads((directory / "3" / "params" / "_METADATA").read_text())
+    name, entry = next(iter(metadata["tree_metadata"].items()))
+    key = {"key_metadata": [*entry["key_metadata"][:-1], entry["key_metadata"][-1] | {"key": ""}]}
+    value = {"value_metadata": entry["value_metadata"] | {"value_type": None}}
+    opened = Checkpoints(folder, read_only=True)
+    for change in (key, value):
+        metadata["tree_metadata"][name] = entry | change
+        (directory / "3" / "params" / "_METADATA").write_text(json.dumps(metadata))
+        manifest.write(directory / "3")
+        with pytest.raises(UserError, match="checkpoints/3 is damaged, although its digests agree"):
+            opened.parts(3)
+            opened.restore_params(3, on_devices(like, jax.tree.map(lambda _: here, like)))
+    assert [row.state for row in listing.rows(folder)] == ["complete", "complete", "damaged"]
+    opened.close()
 
 
 def test_newest_undamaged_checkpoint_is_used_and_damaged_ones_are_named(folder, capsys):

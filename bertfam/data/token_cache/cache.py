@@ -39,7 +39,7 @@ from bertfam.errors import UserError, warn
 from bertfam.plurals import plural
 from bertfam.storage.buckets import is_remote
 from bertfam.storage.paths import check_whole, local, similar_path, to_path
-from bertfam.storage.untrusted import check_file, parse_json, read_bytes, shown
+from bertfam.storage.untrusted import check_file, check_subfolder, parse_json, read_bytes, shown
 
 FORMAT = 2
 _CACHE_DIR = re.compile(rb"""^TextData\.cache_dir\s*=[\s\\]*(["'])([^\n"'\\]+)\1""", re.MULTILINE)  # in a config.gin
@@ -88,6 +88,9 @@ class TokenCache:
             )
         if has_digests and not (self.directory / digests.NAME).is_file():
             raise UserError(f"{self.directory / digests.NAME} is missing; delete {self.directory} and build it again")
+        for name, splits in self._corpora.items():
+            for folder in (self.directory / name, *(self.directory / name / split for split in splits)):
+                check_subfolder(folder)
         if not is_remote(self.directory):
             self._check_small_files(self.directory)
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from bertfam.errors import UserError
 from bertfam.plurals import plural
-from bertfam.storage.untrusted import MAX_BYTES, check_size
+from bertfam.storage.untrusted import MAX_BYTES, check_size, shown
 
 NAME = "digests.json"
 BLOCK_BYTES = 1 << 16
@@ -77,6 +77,8 @@ def read(folder: Path) -> dict[str, FileDigests] | None:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["format"] != _FORMAT:
             raise ValueError(f"its format is {content['format']}")
+        if outside := next((name for name in content["files"] if name.startswith("/") or ".." in name.split("/")), None):
+            raise ValueError(f"{shown(outside)} is no file of the folder")
         return {name: _parse(entry) for name, entry in content["files"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         why = error if isinstance(error, (OSError, ValueError)) else "it has not the entries that a build writes"

@@ -4,11 +4,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from bertfam.errors import UserError, printable
 from bertfam.storage.paths import to_path
 from bertfam.training.checkpoints import manifest
 from bertfam.training.checkpoints.cleanup import SET_ASIDE
 from bertfam.training.checkpoints.retention import lines
 from bertfam.training.checkpoints.selection import DELETED, entries, is_step, is_unfinished, steps
+from bertfam.training.checkpoints.shapes import describe_error
 from bertfam.training.checkpoints.store import Checkpoints
 
 COMPLETE, DAMAGED, INCOMPLETE, ASIDE = "complete", "damaged", "incomplete", "set aside"
@@ -53,8 +55,8 @@ def rows(model_dir: str | Path, *, verify: bool = False) -> list[Row]:
         if state == COMPLETE:
             try:
                 parts = sorted(opened.parts(step)) + ["training state"] * (path / "rest").is_dir()
-            except Exception as error:  # damaged metadata may raise anything
-                state, fault = DAMAGED, f"its metadata cannot be read ({type(error).__name__}: {error})"
+            except UserError as error:
+                state, fault = DAMAGED, f"its metadata cannot be read ({describe_error(error.__cause__ or error)})"
         return Row(step, state, fault, manifest.written(path), manifest.size(path), tuple(parts), metrics)
 
     result = []
@@ -75,10 +77,10 @@ def rows(model_dir: str | Path, *, verify: bool = False) -> list[Row]:
 
 def table(rows: list[Row]) -> str:
     """Format the rows under a header line."""
-    cells = [("step", "written", "size", "parts", "held out", "state")]
+    text_rows = [("step", "written", "size", "parts", "held out", "state")]
     for row in rows:
         metrics = "  ".join(f"{name} {value:.4g}" for name, value in row.metrics.get("eval", {}).items() if value is not None)
-        cells.append(
+        text_rows.append(
             (
                 f"{row.step:,}",
                 (row.written or "-").replace("T", " ").removesuffix("+00:00"),
@@ -88,7 +90,7 @@ def table(rows: list[Row]) -> str:
                 row.state + (f": {row.fault}" if row.fault else ""),
             )
         )
+    cells = [tuple(map(printable, line)) for line in text_rows]  # names of files and parts are a stranger's
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-
     padded = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in cells]
     return "\n".join("  ".join(line).rstrip() for line in padded)

@@ -67,12 +67,12 @@ def fault(folder: Path, *, contents: bool = False, items: Collection[str] = (), 
     chosen = {name: entry for name, entry in files.items() if not items or name.partition("/")[0] in items}
     if "params" in items and not any(name.startswith("params/") for name in chosen):
         return "params is missing"
+    if not is_remote(folder) and (stray := _stray(folder, items)):
+        return stray
     sizes = _sizes(folder)
     for name, entry in chosen.items():
         if name not in sizes:
             return f"{name} is missing"
-        if not is_remote(folder) and not Path(os.path.realpath(folder / name)).is_relative_to(os.path.realpath(folder)):
-            return f"{name} is a link out of its folder"
         if sizes[name] != entry["size"]:
             return f"{name} has {plural(sizes[name], 'byte')} of {entry['size']:,}"
     if contents:
@@ -99,8 +99,8 @@ def names(folder: Path, items: Collection[str]) -> list[str]:
 def written(folder: Path) -> str | None:
     """Return the time at which a checkpoint was completed, in ISO 8601; None if it has no readable manifest."""
     try:
-        return read_json(folder / NAME).get("written")
-    except UserError:
+        return datetime.fromisoformat(read_json(folder / NAME)["written"]).isoformat(timespec="seconds")
+    except (UserError, KeyError, TypeError, ValueError):
         return None
 
 
@@ -121,6 +121,24 @@ def _sizes(folder: Path) -> dict[str, int]:
     return found
 
 
+def _stray(folder: Path, items: Collection[str]) -> str | None:
+    """Return the fault of a file of some items that is outside of a local folder, or no regular file; None if there is none.
+
+    Orbax reads files that the manifest does not list, and would follow a link, and wait for the writer of a pipe.
+    """
+    root = os.path.realpath(folder)
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        item, _, inner = name.partition("/")
+        if items and item not in items and (inner or path.is_dir()):
+            continue
+        if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(root):
+            return f"{name} is a link out of its folder"
+        if os.path.lexists(path) and not (path.is_file() or path.is_dir()):
+            return f"{name} is not a regular file"
+    return None
+
+
 def _read(path: Path) -> dict[str, dict[str, Any]]:
     files = read_json(path).get("files")
     if not isinstance(files, dict) or not files or not all(_is_entry(*item) for item in files.items()):
@@ -131,7 +149,7 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
 def _is_entry(name: str, entry: Any) -> bool:
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
         return False
-    return isinstance(entry, dict) and isinstance(entry.get("size"), int) and isinstance(entry.get("sha256"), str)
+    return isinstance(entry, dict) and type(entry.get("size")) is int and isinstance(entry.get("sha256"), str)
 
 
 def _digests(paths: list[Path]) -> list[str]:

@@ -1,10 +1,9 @@
 """Selection of the checkpoint that a command uses: the newest undamaged one."""
 
-import sys
 from collections.abc import Collection
 from pathlib import Path
 
-from bertfam.errors import UserError, warn_once
+from bertfam.errors import UserError, warn, warn_once
 from bertfam.interop.folders import check_is_run
 from bertfam.storage.buckets import is_remote
 from bertfam.storage.paths import missing_folder, to_path
@@ -96,11 +95,7 @@ def choose(model_dir: str | Path, *, items: Collection[str] = (), before: int | 
         fault = manifest.fault(directory / str(step), contents=True, items=items, report=True)
         if fault is None:
             for damaged, why in faults.items():
-                print(
-                    f"bertfam: warning: {directory / str(damaged)} is not used ({why}); step {step:,} is",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                warn([f"{directory / str(damaged)} is not used ({why}); step {step:,} is"])
             return step
         faults[step] = fault
     if not faults:

@@ -1,5 +1,7 @@
 """Shapes of a checkpoint's arrays, compared with those of a configuration before anything is restored."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,37 @@ import orbax.checkpoint as ocp
 from etils import epath
 from flax import linen as nn
 
-from bertfam.errors import UserError
+from bertfam.errors import UserError, out_of_memory
+from bertfam.storage.faults import refusal
+
+_LONGEST_REASON = 200  # characters
+
+
+@contextmanager
+def damage_reported(folder: Path) -> Iterator[None]:
+    """Raise UserError for what Orbax raises over the damaged metadata of a checkpoint, which may be any exception."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        refused = refusal(error)
+        if (refused and refused.passes) or out_of_memory(error):
+            raise
+        why = describe_error(error)
+        raise UserError(f"{folder} is damaged, although its digests agree ({why}); use another step, or a copy of it") from error
+
+
+def describe_error(error: BaseException) -> str:
+    """Describe an exception of Orbax by its type and the begin of its message, without TensorStore's specification."""
+    message = " ".join(str(error).partition(" [tensorstore_spec")[0].split())
+    return f"{type(error).__name__}: {message[:_LONGEST_REASON]}"
+
+
+def read_tree(folder: Path, item: str) -> Any:
+    """Read the tree of an item's arrays from Orbax's metadata; raise UserError if that is damaged."""
+    with damage_reported(folder):
+        return ocp.StandardCheckpointHandler().metadata(epath.Path(str(folder / item))).tree
 
 
 def check_shapes(model_dir: Path, folder: Path, item: str, like: Any) -> None:
@@ -20,7 +52,8 @@ def check_shapes(model_dir: Path, folder: Path, item: str, like: Any) -> None:
       item: name of the item, "params" or "average".
       like: tree of arrays or `jax.ShapeDtypeStruct`s, perhaps boxed; arrays that the checkpoint lacks are left out.
     """
-    saved = _shapes(ocp.StandardCheckpointHandler().metadata(epath.Path(str(folder / item))).tree)
+    with damage_reported(folder):
+        saved = _shapes(read_tree(folder, item))
     for name, shape in _shapes(nn.meta.unbox(like)).items():
         if saved.get(name, shape) != shape:
             raise UserError(

@@ -35,7 +35,7 @@ from bertfam.training.checkpoints import broadcast, manifest, selection
 from bertfam.training.checkpoints.cleanup import clear_unfinished, delete_unkept
 from bertfam.training.checkpoints.group_writes import FailedElsewhere, finish_on_all, run_within
 from bertfam.training.checkpoints.retention import Keep
-from bertfam.training.checkpoints.shapes import check_shapes
+from bertfam.training.checkpoints.shapes import check_shapes, damage_reported, read_tree
 from bertfam.training.state import TrainState
 
 _SAVE_SECONDS = 1800.0
@@ -102,7 +102,7 @@ class Checkpoints:
         self.directory = (selection.existing if read_only else selection.folder)(model_dir)  # MODEL_DIR/checkpoints
         if not read_only:
             make_folder(self.directory)
-            sys.unraisablehook = _ignore_closed_loops
+        sys.unraisablehook = _ignore_closed_loops
         self._orbax = _open_orbax(self.directory, alone=self._processes.alone)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="saving")
         self._saving: tuple[int, Future[None]] | None = None
@@ -269,17 +269,18 @@ class Checkpoints:
     def _restore(self, step: int, like: dict[str, Any]) -> Any:
         for name in like.keys() & {"params", "average"}:
             check_shapes(self._model_dir, to_path(self._folder(step)), name, like[name])
-        if broadcast.is_worthwhile(like.values(), self._processes.hosts):
-            return {name: broadcast.restore(self._folder(step) / name, tree) for name, tree in like.items()}
-        args = _Items(**{name: ocp.args.StandardRestore(tree) for name, tree in like.items()})
-        return self._orbax.restore(self._folder(step), args=args)
+        with damage_reported(to_path(self._folder(step))):
+            if broadcast.is_worthwhile(like.values(), self._processes.hosts):
+                return {name: broadcast.restore(self._folder(step) / name, tree) for name, tree in like.items()}
+            args = _Items(**{name: ocp.args.StandardRestore(tree) for name, tree in like.items()})
+            return self._orbax.restore(self._folder(step), args=args)
 
     def _folder(self, step: int) -> epath.Path:
         return epath.Path(str(self.directory / str(step)))
 
     def parts(self, step: int) -> frozenset[str]:
         """Return the networks and heads in a step's parameters; an imported model may lack heads of the objective."""
-        return frozenset(ocp.StandardCheckpointHandler().metadata(self._folder(step) / "params").tree)
+        return frozenset(read_tree(to_path(self._folder(step)), "params"))
 
     def close(self) -> None:
         """Wait until everything is written; raise the same errors as `save`."""
@@ -306,7 +307,7 @@ def _open_orbax(directory: Path, *, alone: bool) -> ocp.AsyncCheckpointer:
 
 
 def _ignore_closed_loops(error: Any) -> None:
-    """Suppress the traceback that TensorStore causes for every other file when one cannot be written."""
+    """Suppress the traceback that TensorStore causes for every other file when one cannot be written or read."""
     if not (error.exc_type is RuntimeError and str(error.exc_value) == "Event loop is closed"):
         sys.__unraisablehook__(error)
 

@@ -179,7 +179,8 @@ def test_id_beyond_the_vocabulary_is_refused_when_it_is_read(tmp_path):
 @pytest.mark.parametrize(
     "content",
     ["", "{", "[]", "{}", '{"format": 2, "files": {}}', '{"format": 1, "files": 3}', '{"format": 1, "files": {"a": {"size": 1}}}',
-     '{"format": 1, "files": {"a": {"size": 1, "crc32": ""}}}', '{"format": 1, "files": {"a": {"size": 1, "crc32": "xyz"}}}'],
+     '{"format": 1, "files": {"a": {"size": 1, "crc32": ""}}}', '{"format": 1, "files": {"a": {"size": 1, "crc32": "xyz"}}}',
+     '{"format": 1, "files": {"vocab/../../a": {"size": 0, "crc32": ""}}}'],
 )  # fmt: skip
 def test_damaged_digests_are_refused(copy, content):
     (copy / "digests.json").write_text(content)

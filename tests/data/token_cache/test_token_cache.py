@@ -231,6 +231,17 @@ def test_damaged_labels_are_refused(tmp_path, words):
             TokenCache(tmp_path / "cache").documents("train", "text").labels.take(np.arange(2))
 
 
+def test_corpora_outside_of_the_cache_are_not_read(tmp_path, words):
+    cache = build({"text": LabelledLists(LABELLED, count=2)}, words, tmp_path / "cache").directory
+    for name in ("text/train", "text"):
+        (cache / name).rename(tmp_path / "outside")
+        (cache / name).symlink_to(tmp_path / "outside")
+        with pytest.raises(UserError, match=f"{name} is a link out of its folder"):
+            TokenCache(cache)
+        (cache / name).unlink()
+        (tmp_path / "outside").rename(cache / name)
+
+
 def test_model_folder_in_place_of_its_cache_is_recognised(built, tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model/cache").symlink_to(built)

@@ -372,11 +372,13 @@ def test_tables_of_normalisation_that_lead_out_of_themselves_are_refused(learn):
         SentencePiece(proto.SerializeToString())
 
 
-@pytest.mark.parametrize("change", ["bytes", "long", "nan", "infinite"])
+@pytest.mark.parametrize("change", ["bytes", "long", "nul", "nan", "infinite"])
 def test_pieces_that_end_the_process_or_are_none_are_refused(learn, change):
     proto = ModelProto.FromString(learn("unigram", "t5").model)
     if change == "long":
         proto.pieces[10].piece = "a" * 100_000
+    if change == "nul":
+        proto.pieces[10].piece = "a\0b"
     if change in ("nan", "infinite"):
         proto.pieces[10].score = float(change[:3])
     model = proto.SerializeToString()

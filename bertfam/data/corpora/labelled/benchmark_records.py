@@ -58,7 +58,7 @@ def _record(value: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """
     passage = value["passage"]
     text = passage["text"]
-    entities = dict.fromkeys(text[entity["start"] : entity["end"] + 1] for entity in passage["entities"])
+    entities = dict.fromkeys(_entity(text, _place(entity["start"]), _place(entity["end"])) for entity in passage["entities"])
     spoken = _HIGHLIGHT.sub(lambda match: f"{match[1] or '.'} ", text)
     for question in value["qas"]:
         answers = [answer["text"] for answer in question.get("answers", ())]
@@ -71,13 +71,27 @@ def _record(value: dict[str, Any]) -> Iterator[dict[str, Any]]:
             } | ({"answers": answers, "label": entity in answers} if answers else {})
 
 
+def _entity(text: str, first: int, last: int) -> str:
+    if not first <= last < len(text):
+        raise IndexError(f"no entity is at characters {first} to {last} of a text of {len(text):,}")
+    return text[first : last + 1]
+
+
+def _place(number: Any) -> int:
+    """Return the place in a text that a file states; Python would count a negative one from the end."""
+    place = index(number)
+    if place < 0:
+        raise IndexError(f"{place} is no place, which counts from 0")
+    return place
+
+
 def _wsc(value: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the record with the field `marked`: the text with `* noun *` and `# pronoun #`.
 
     The marks are those of T5 (Raffel et al. 2020, section 2.4 and the published code).
     """
     target, text = value["target"], value["text"]
-    spans = [(index(target[f"span{number}_index"]), target[f"span{number}_text"], mark) for number, mark in ((1, "*"), (2, "#"))]
+    spans = [(_place(target[f"span{number}_index"]), target[f"span{number}_text"], mark) for number, mark in ((1, "*"), (2, "#"))]
     for first, span, mark in sorted(spans, reverse=True):  # from the end, so that places before stay as they are
         text = _marked(text, first, span, mark)
     return [value | {"marked": text}]

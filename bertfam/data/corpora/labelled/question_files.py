@@ -118,7 +118,8 @@ class QuestionFiles(FileCorpus):
         if not self.answered:
             return Question(id, question.strip(), context, [], False)
         for text, begin in given:
-            if type(begin) is not int or not isinstance(text, str) or not text or context[begin : begin + len(text)] != text:
+            is_there = type(begin) is int and begin >= 0 and isinstance(text, str) and text
+            if not is_there or context[begin : begin + len(text)] != text:
                 raise UserError(
                     f"{where}: the answer {text!r} is not at character {begin} of its context; fix answer_start, which counts "
                     "characters (not bytes) from 0"

@@ -48,10 +48,12 @@ def parse(model: bytes) -> ModelProto:
         raise UserError("the file is not a SentencePiece model, or it is truncated")
     for id, piece in enumerate(proto.pieces):
         # A text that is not UTF-8 comes as bytes. The library builds a trie by recursion, which ends the process for long pieces.
-        if not isinstance(piece.piece, str) or len(piece.piece) > _LONGEST_PIECE or not math.isfinite(piece.score):
+        # It aborts the process for a NUL, which ends the pieces of its trie.
+        is_text = isinstance(piece.piece, str) and "\0" not in piece.piece
+        if not is_text or len(piece.piece) > _LONGEST_PIECE or not math.isfinite(piece.score):
             raise UserError(
-                f"piece {id}, {shown(piece.piece)} with the score {piece.score}, is not UTF-8, has more than {_LONGEST_PIECE:,} "
-                "characters or a score that is no number: the file is damaged"
+                f"piece {id}, {shown(piece.piece)} with the score {piece.score}, is not UTF-8, has a NUL, more than "
+                f"{_LONGEST_PIECE:,} characters or a score that is no number: the file is damaged"
             )
     if proto.trainer_spec.model_type not in (1, 2):
         raise UserError("the SentencePiece model is neither unigram nor BPE; only these are supported")
