@@ -1,11 +1,11 @@
-"""Campaign that crashes real runs of `bertfam pretrain` in every way, and shows the results as a table.
+"""Campaign that crashes real runs of `bertfam pretrain` and `bertfam finetune` in every way, and shows the results as a table.
 
   make campaign
   python tests/crashes/campaign.py --markdown=crashes.md
 
 A small run on the topics of Python's `help`, with two stages, evaluations and checkpoints, is killed at moments that it marks
 itself (see ../commands/phases.py), stopped, damaged and deprived of its disk, and started again, until it is finished. Then it
-must equal an undisturbed run, bit for bit. The exit code is 1 if anything differs.
+must equal an undisturbed run, bit for bit. Fine-tuning of its model is killed, too. The exit code is 1 if anything differs.
 """
 
 import json
@@ -23,10 +23,10 @@ from bertfam.arguments import ScriptParser, output_file, output_folder
 _TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(_TESTS / "crashes"), str(_TESTS / "commands"), str(_TESTS)]
 
-import fork_server  # noqa: E402
+import fine_tuning  # noqa: E402
 from campaign_rows import Row  # noqa: E402
 from disturbances import other_rows  # noqa: E402
-from kills import kill_rows, one_kill_of_each_kind, total  # noqa: E402
+from kills import kill_rows, total  # noqa: E402
 from scenarios import Workspace  # noqa: E402
 
 MIN_HITS = 5  # minimum number of kills that are known to have hit each part of a run
@@ -56,18 +56,10 @@ def campaign(folder: Path, kills: int, seed: int, jobs: int) -> list[Row]:
         print(f"{time.strftime('%H:%M:%S')} {row.name}: {row.verdict}", file=sys.stderr, flush=True)
         return row
 
-    kill_tasks, other_tasks = kill_rows(workspace, kills), other_rows(workspace)
+    kill_tasks, other_tasks = kill_rows(workspace, kills), [*other_rows(workspace), *fine_tuning.kill_rows(workspace)]
     with ThreadPoolExecutor(jobs) as pool:
         rows = list(pool.map(run_and_report, [*kill_tasks, *other_tasks]))
     return [*rows[: len(kill_tasks)], total(rows[: len(kill_tasks)], MIN_HITS), *rows[len(kill_tasks) :]]
-
-
-def short(folder: Path, seed: int) -> Row:
-    """Return the row of one run that is killed once in each way."""
-    try:
-        return one_kill_of_each_kind(Workspace.create(folder, seed, short=True))
-    finally:
-        fork_server.stop()
 
 
 def main() -> int:

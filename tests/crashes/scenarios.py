@@ -3,7 +3,7 @@
 import json
 import random
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -207,51 +207,61 @@ class Scenario:
         """Run it to its end, and compare it with an undisturbed run."""
         if not self.outcomes or self.outcomes[-1].code != 0:
             self.launch(0)
-        self.compare(reference or self.workspace.undisturbed, tolerance)
+        reference = reference or self.workspace.undisturbed
+        self.faults += differences(self.model_dir, reference, self.stops, name=self.folder.name, tolerance=tolerance)
         return self
-
-    def compare(self, reference: Undisturbed, tolerance: float) -> None:
-        """Add all differences from an undisturbed run to the faults."""
-        steps = self.workspace.steps
-        if newest(self.model_dir) != steps:
-            self.faults.append(f"{self.folder.name} ends at step {newest(self.model_dir)}")
-            return
-        actual = arrays(self.model_dir, steps)
-        if actual.keys() != reference.arrays.keys():
-            self.faults.append(f"{self.folder.name} has other arrays")
-        elif unlike := [name for name in actual if not _same(actual[name], reference.arrays[name], tolerance)]:
-            self.faults.append(f"{self.folder.name}: {len(unlike)} of {len(actual)} arrays differ, {unlike[0]} for one")
-        self._compare_metrics(reference, tolerance)
-        caches = [_contents(model_dir / "cache") for model_dir in (self.model_dir, reference.model_dir)]
-        if caches[0] != caches[1]:
-            self.faults.append(f"{self.folder.name} has another token cache")
-        if remaining := leftovers(self.model_dir):
-            self.faults.append(f"{self.folder.name}: {', '.join(remaining)} is left over")
 
     def check_redone(self, limit: int = _LARGEST_LOSS) -> None:
         """Check that no more updates were repeated than lie between a save and the one before."""
         if self.redone > limit:
             self.faults.append(f"{self.folder.name}: {self.redone} steps were repeated")
 
-    def _compare_metrics(self, reference: Undisturbed, tolerance: float) -> None:
-        lines = metrics(self.model_dir)
-        actual, expected = by_step(lines), reference.metrics
-        if len(actual) != len(lines):
-            self.faults.append(f"{self.folder.name}: metrics.jsonl has a line twice")
-        # A stop ends an interval; the rest of the interval is shorter.
-        extra = {(step, "train") for step in self.stops} - expected.keys()
-        shorter = {min(key for key in expected if key[1] == "train" and key >= stop) for stop in extra}
-        if wrong := sorted(actual.keys() ^ (expected.keys() | extra)):
-            self.faults.append(f"{self.folder.name}: metrics.jsonl lacks, or has besides, {wrong[:3]}")
-        for key in (actual.keys() & expected.keys()) - shorter:
-            values, expected_values = actual[key], expected[key]
-            if values.keys() != expected_values.keys() or not all(
-                _same(values[name], expected_values[name], tolerance) for name in expected_values
-            ):
-                self.faults.append(
-                    f"{self.folder.name}: metrics.jsonl has {json.dumps(values)}, not {json.dumps(expected_values)}"
-                )
-                break
+
+def differences(
+    model_dir: Path, reference: Undisturbed, stops: Sequence[int] = (), *, name: str, tolerance: float = 0.0
+) -> list[str]:
+    """Return all differences of a finished run from an undisturbed one, in words.
+
+    Args:
+      model_dir: the finished run.
+      reference: the undisturbed run.
+      stops: steps after which a signal has stopped the finished run.
+      name: name of the finished run.
+      tolerance: largest difference of two numbers.
+    """
+    if newest(model_dir) != reference.steps:
+        return [f"{name} ends at step {newest(model_dir)}"]
+    faults = list[str]()
+    actual = arrays(model_dir, reference.steps)
+    if actual.keys() != reference.arrays.keys():
+        faults.append(f"{name} has other arrays")
+    elif unlike := [key for key in actual if not _same(actual[key], reference.arrays[key], tolerance)]:
+        faults.append(f"{name}: {len(unlike)} of {len(actual)} arrays differ, {unlike[0]} for one")
+    faults += [f"{name}: {fault}" for fault in _metrics_faults(metrics(model_dir), reference, stops, tolerance)]
+    if _contents(model_dir / "cache") != _contents(reference.model_dir / "cache"):
+        faults.append(f"{name} has another token cache")
+    if remaining := leftovers(model_dir):
+        faults.append(f"{name}: {', '.join(remaining)} is left over")
+    return faults
+
+
+def _metrics_faults(lines: list[dict], reference: Undisturbed, stops: Sequence[int], tolerance: float) -> list[str]:
+    faults = list[str]()
+    actual, expected = by_step(lines), reference.metrics
+    if len(actual) != len(lines):
+        faults.append("metrics.jsonl has a line twice")
+    # A stop ends an interval; the rest of the interval is shorter.
+    extra = {(step, "train") for step in stops} - expected.keys()
+    shorter = {min(key for key in expected if key[1] == "train" and key >= stop) for stop in extra}
+    if wrong := sorted(actual.keys() ^ (expected.keys() | extra)):
+        faults.append(f"metrics.jsonl lacks, or has besides, {wrong[:3]}")
+    for key in (actual.keys() & expected.keys()) - shorter:
+        values, expected_values = actual[key], expected[key]
+        if values.keys() != expected_values.keys() or not all(
+            _same(values[name], expected_values[name], tolerance) for name in expected_values
+        ):
+            return [*faults, f"metrics.jsonl has {json.dumps(values)}, not {json.dumps(expected_values)}"]
+    return faults
 
 
 def _same(left, right, tolerance):

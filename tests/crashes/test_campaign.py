@@ -1,12 +1,29 @@
 """Short form of the campaign: a run that is killed in each of its parts equals an undisturbed run."""
 
+import campaign  # noqa: F401 - makes the modules of the tests of commands importable
+import fork_server
+import pytest
 import shared_programs
-from campaign import short
+from fine_tuning import two_kills
+from kills import one_kill_of_each_kind
+from scenarios import Workspace
 from signalled_process import BOUNDARY, HITS
 
 
-def test_run_that_is_killed_in_every_part_equals_an_undisturbed_run(tmp_path, monkeypatch):
-    shared_programs.share(monkeypatch)
-    row = short(tmp_path / "crashes", seed=0)
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        shared_programs.share(patch)
+        yield Workspace.create(tmp_path_factory.mktemp("campaign") / "crashes", seed=0, short=True)
+        fork_server.stop()
+
+
+def test_run_that_is_killed_in_every_part_equals_an_undisturbed_run(workspace):
+    row = one_kill_of_each_kind(workspace)
     assert row.faults == [] and row.kills >= 4
     assert set(HITS) - {BOUNDARY} <= set(row.hits), row.deaths
+
+
+def test_fine_tuning_that_is_killed_twice_equals_an_undisturbed_one(workspace, caches_in_process):
+    row = two_kills(workspace)
+    assert row.faults == [] and row.kills == 2, row.deaths
