@@ -38,6 +38,7 @@ _TEXTS, _TAGGING, _QUESTIONS, _TARGETS, _CHOICES = (
     "tasks/targets.gin",
     "objectives/choices.gin",
 )
+_LORA = "objectives/lora.gin"
 _WARMUP = 0.1  # share of the updates
 
 
@@ -126,6 +127,13 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         "0.5, as published)",
     )
     group.add_argument(
+        "--lora",
+        type=int,
+        metavar="RANK",
+        help="train low-rank adapters of the network's kernels, and the head, instead of the network (try 8; default rate: 5e-4)",
+    )
+    group.add_argument("--lora_alpha", type=float, metavar="ALPHA", help="the adapters have the scale ALPHA / RANK (default: 8)")
+    group.add_argument(
         "--patience",
         type=int,
         metavar="N",
@@ -158,7 +166,11 @@ _KINDS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "texts": ("labelled texts", ("tsv", "csv", "jsonl"), ()),
     "words": ("tagged words", ("conll", "conllu", "jsonl"), ("text_pair", "choices", "no_header", "skip_empty")),
     "questions": ("questions", (), ("text", "text_pair", "label", "choices", "no_header", "record_encoding", "skip_empty")),
-    "targets": ("texts with targets", ("tsv", "csv", "jsonl"), ("text_pair", "label", "choices", "freeze", "probe", "lm_weight")),
+    "targets": (
+        "texts with targets",
+        ("tsv", "csv", "jsonl"),
+        ("text_pair", "label", "choices", "freeze", "probe", "lm_weight", "lora"),
+    ),
 }
 
 
@@ -195,7 +207,7 @@ def main(args: argparse.Namespace) -> int:
         target_flags.check(args)
         if not args.init_from:
             raise UserError("--train starts from a pretrained model: name its folder with --init_from=DIR")
-        given.gin_file = [gin_file, *args.gin_file]
+        given.gin_file = _gin_files(args, gin_file)
         return _train_all(given)
     if not args.gin_file and not (to_path(args.model_dir) / "config.gin").is_file():
         raise UserError(f"--model_dir={args.model_dir} has no run to resume: a new one needs --init_from=DIR and --train=FILE")
@@ -214,8 +226,15 @@ def _train_task(args: argparse.Namespace, files: TaskFiles) -> int:
         raise UserError("--task_name starts from a pretrained model: name its folder with --init_from=DIR")
     base = {QuestionFiles: _QUESTIONS, TaggedFiles: _TAGGING}.get(type(files.corpus), _TEXTS)
     base = _CHOICES if getattr(files.corpus, "choices", ()) else base
-    args.gin_file, args.train, args.benchmark = [base, *args.gin_file], list(files.corpus.train), files
+    args.gin_file, args.train, args.benchmark = _gin_files(args, base), list(files.corpus.train), files
     return _train_all(args)
+
+
+def _gin_files(args: argparse.Namespace, base: str) -> list[str]:
+    """Return the gin files of a run on labelled texts, `base` before those of the flags."""
+    if args.lora is None and args.lora_alpha is not None:
+        raise UserError(f"--lora_alpha={args.lora_alpha:g} is of adapters: give --lora=RANK with it, or leave it out")
+    return [base, *[_LORA] * (args.lora is not None), *args.gin_file]
 
 
 def _freeze(word: str) -> str | int:
@@ -302,7 +321,8 @@ _LABELS = ("regression", "multi_label", "tagging", "questions", "choices")
 _OF_TRAIN = (
     *("validation", "text", "text_pair", "label", *_LABELS, *target_flags.NAMES),
     *("record_format", "no_header", "record_encoding", "skip_empty"),
-    *("epochs", "learning_rate", "batch_size", "length", "freeze", "probe", "lm_weight", "patience", "seeds"),
+    *("epochs", "learning_rate", "batch_size", "length", "freeze", "probe", "lm_weight", "lora", "lora_alpha"),
+    *("patience", "seeds"),
 )
 _BOUND = {"learning_rate": "PEAK", "batch_size": "BATCH_SIZE", "length": "Stage.length", "patience": "Run.patience"}
 _FLAGS = {"record_format": "format", "record_encoding": "encoding"}
@@ -399,6 +419,10 @@ class LabelFlags:
             named.append(Override(f"FineTuning.freeze = {args.freeze!r}", f"--freeze={args.freeze}"))
         if args.lm_weight is not None:
             named.append(Override(f"FineTuning.lm = {args.lm_weight!r}", f"--lm_weight={args.lm_weight:g}"))
+        for name, value in (("rank", args.lora), ("alpha", args.lora_alpha)):
+            if value is not None:
+                flag = "lora" if name == "rank" else f"lora_{name}"
+                named.append(Override(f"Lora.{name} = {value!r}", f"--{flag}={value}"))
         if args.probe is not None:
             probe = ("FineTuning.probe = @LinearProbe()", f"LinearProbe.layer = {args.probe!r}")
             named += [Override(line, f"--probe={args.probe}") for line in probe]

@@ -93,6 +93,7 @@ CONFIGURABLES = (
     "bertfam.objectives.fine_tuning.heads.Regression",
     "bertfam.objectives.fine_tuning.heads.SpanExtraction",
     "bertfam.objectives.fine_tuning.heads.Tagging",
+    "bertfam.objectives.fine_tuning.lora.Lora",
     "bertfam.objectives.fine_tuning.objective.FineTuning",
     "bertfam.objectives.fine_tuning.probe.LinearProbe",
     "bertfam.objectives.mlm.Mlm",

@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 from bertfam.kernels import hidden_layer
 from bertfam.kernels.target import target
 from bertfam.layers.activations import ACTIVATIONS, WIDE_ACTIVATIONS, Activation
-from bertfam.layers.dense import Dense, project, unstack
+from bertfam.layers.dense import Dense, project, project_jointly, unstack
 from bertfam.layers.dropout import Dropout
 from bertfam.layers.initializers import Initializer, truncated_normal
 
@@ -53,25 +53,25 @@ class FeedForward(nn.Module):
         output_init = self.output_init or self.kernel_init
         down = Dense((inputs.shape[-1],), ("mlp", "embed"), self.dtype, self.use_bias, output_init, name="output")
         names = ("intermediate", "linear") if self.gated else ("intermediate",)
-        kernels, biases = zip(*[up(name=name).parameters(inputs.shape[-1:]) for name in names], strict=True)
+        parameters = [up(name=name).parameters(inputs.shape[-1:]) for name in names]
         inputs = inputs.astype(self.dtype)
         if target()[0] == "cpu":  # as in `bertfam.layers.attention.dot_product`
-            apart = [project(inputs, kernel, bias) for kernel, bias in zip(kernels, biases, strict=True)]
+            apart = [project(inputs, *own) for own in parameters]
             hidden = self._hidden([nn.with_logical_constraint(factor, ("batch", "length", "mlp")) for factor in apart])
         else:
-            hidden = self._joint_hidden(inputs, kernels, biases)
+            hidden = self._joint_hidden(inputs, parameters)
         hidden = nn.with_logical_constraint(hidden, ("batch", "length", "mlp"))
         hidden = Dropout(self.dropout_rate, name="dropout")(hidden, train=train)
         return down(hidden)
 
-    def _joint_hidden(self, inputs: jax.Array, kernels: Sequence[jax.Array], biases: Sequence[Any]) -> jax.Array:
-        """Compute the hidden layer from one product with all kernels."""
-        if self.gated:
-            kernel, bias = jnp.stack(kernels, axis=1), jnp.stack(biases) if self.use_bias else None
-        else:
-            (kernel,), (bias,) = kernels, biases
+    def _joint_hidden(self, inputs: jax.Array, parameters: Sequence[Any]) -> jax.Array:
+        """Compute the hidden layer from one product with all kernels, given kernel, bias and adapter of each projection."""
+        kernels, biases, adapters = zip(*parameters, strict=True)
         # [batch, length, embed] -> [batch, length, mlp], gated [batch, length, 2, mlp]
-        products = project(inputs, kernel, None)
+        if self.gated:
+            products, bias = project_jointly(inputs, kernels, adapters), jnp.stack(biases) if self.use_bias else None
+        else:
+            products, bias = project(inputs, kernels[0], None, adapters[0]), biases[0]
         if hidden_layer.supports(products):
             return hidden_layer.activate(products, bias, hidden_layer.Settings(WIDE_ACTIVATIONS[self.activation], self.gated))
         products = products if bias is None else products + bias

@@ -67,6 +67,7 @@ def make_plan(
         )
     return {
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(state.params)),
+        "trained_parameters": sum(leaf.size for leaf in jax.tree.leaves(run.boxed_trained)),
         "stages": stages,
         "steps": run.total_steps,
         "data": {split: dict(values) for split, values in counts.items()},
@@ -96,6 +97,11 @@ def _units(run: Run) -> dict[str, str]:
     if run.data.corpora and all(corpus.pairs for corpus in run.data.corpora.values()):
         return {"document": "pair", "token": "token"}
     return {"document": "document", "sentence": "sentence", "token": "token"}
+
+
+def _parameters_text(count: int, trained: int) -> str:
+    """Format the number of parameters: 1,234, or 1,234, of which 56 (4.54 %) are trained."""
+    return f"{count:,}" if trained == count else f"{count:,}, of which {trained:,} ({100 * trained / count:.3g} %) are trained"
 
 
 def _class_text(classes: Mapping[str, int]) -> str:
@@ -199,7 +205,7 @@ def plan_text(plan: Mapping[str, Any]) -> str:
     """Format the plan as text."""
     mesh = " x ".join(f"{axis} {size}" for axis, size in plan["mesh"].items() if size > 1)
     lines = [
-        f"parameters   {plan['parameters']:,}",
+        f"parameters   {_parameters_text(plan['parameters'], plan['trained_parameters'])}",
         f"devices      {plan['devices']} x {plan['device']}{mesh and f', mesh {mesh}'}",
         f"state        {plan['state_bytes_per_device'] / 2**20:,.1f} MiB on each device (parameters and optimizer)",
     ]

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from model_folders import copy_run
+from model_folders import arrays, assert_equal_arrays, copy_run, cut
 
 import bertfam
 from bertfam import cli
@@ -588,6 +588,50 @@ def test_mistakes_in_questions(random_model, tmp_path, capsys, flags, named):
     assert cli.main([*words, *flags]) == 2
     assert named in capsys.readouterr().err
     assert not (tmp_path / "model").exists()
+
+
+def test_low_rank_adapters_are_trained_resumed_and_merged_in_exports(classifier, untrained, tmp_path, capsys):
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    model_dir, copy = tmp_path / "model", tmp_path / "copy"
+    words = ["finetune", f"--init_from={untrained}", f"--train={classifier.train}", f"--validation={classifier.held_out}"]
+    words += ["--text_pair=second", "--epochs=1", "--learning_rate=1e-2", "--batch_size=16", "--length=32", "--lora=2"]
+    words += ["--gin.Run.keep_checkpoints=None", "--gin.CHECKPOINT_EVERY=3"]
+    assert cli.main([*words, f"--model_dir={model_dir}"]) == 0
+    config, trained = json.loads((untrained / "config.json").read_text()), arrays(model_dir, 6)
+    width, hidden, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
+    adapters = layers * 2 * (4 * 2 * width + 2 * (width + hidden))
+    heads = (width + 1) * (width + 2)
+    assert f", of which {adapters + heads:,} (" in capsys.readouterr().out.splitlines()[0]
+    assert not [name for name in trained if "opt_state" in name and "encoder" in name and "adapters" not in name]
+
+    cut(model_dir, copy, 3)
+    assert cli.main([*words, f"--model_dir={copy}"]) == 0
+    assert "resumed from step 3" in capsys.readouterr().out
+    assert_equal_arrays(arrays(copy, 6), trained)
+
+    assert cli.main(["export", f"--model_dir={model_dir}", f"--output={tmp_path / 'out'}"]) == 0
+    tokenizer = transformers.AutoTokenizer.from_pretrained(str(tmp_path / "out"))
+    exported = transformers.AutoModelForSequenceClassification.from_pretrained(str(tmp_path / "out")).eval()
+    texts = [(text, second) for text, second, _ in sentences()[:6]]
+    with torch.no_grad():
+        theirs = exported(**tokenizer(*map(list, zip(*texts, strict=True)), return_tensors="pt", padding=True)).logits
+    np.testing.assert_allclose(open_predictor(model_dir).outputs(texts), theirs.numpy(), atol=1e-5)
+    assert "adapters" not in bertfam.load(model_dir).params
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (("--lora=0",), "Lora.rank is 0"),
+        (("--lora=4", "--lora_alpha=-1"), "Lora.alpha is -1"),
+        (("--lora_alpha=4",), "give --lora=RANK with it"),
+        (("--lora=4", "--freeze"), "FineTuning.freeze and FineTuning.lora"),
+    ],
+)
+def test_mistakes_in_adapters(classifier, untrained, tmp_path, capsys, flags, named):
+    words = ["finetune", f"--init_from={untrained}", f"--train={classifier.train}", f"--model_dir={tmp_path / 'model'}"]
+    assert cli.main([*words, *flags]) == 2
+    assert named in capsys.readouterr().err and not (tmp_path / "model").exists()
 
 
 def test_rates_are_listed_from_the_best_down():

@@ -1,7 +1,7 @@
 """Multi-head attention (Vaswani et al. 2017, equation 1 and section 3.2.2): self-attention and cross-attention."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -13,7 +13,7 @@ from bertfam.kernels.attention.interface import Inputs, Request
 from bertfam.kernels.attention.patterns import FULL, Pattern
 from bertfam.kernels.target import target
 from bertfam.layers.attention.key_value_cache import put
-from bertfam.layers.dense import Dense, project, unstack
+from bertfam.layers.dense import Dense, project, project_jointly, unstack
 from bertfam.layers.execution import Execution
 from bertfam.layers.initializers import Initializer, truncated_normal
 from bertfam.layers.positions.rotary import angles_at, rotate
@@ -103,29 +103,24 @@ class Attention(nn.Module):
         kernel_init = (self.query_init if name == "query" else None) or self.kernel_init
         return Dense((num_heads, self.head_dim), axes, self.execution.compute_dtype, self.use_bias, kernel_init, name=name)
 
-    def _projections(self, embed: int, num_heads: int, *names: str) -> tuple[list[Any], list[Any]]:
-        """Return kernels [embed, heads, head_dim] and biases [heads, head_dim] or None of the named projections."""
-        parameters = [self._projection(name, num_heads).parameters((embed,)) for name in names]
-        kernels, biases = zip(*parameters, strict=True)
-        return list(kernels), list(biases)
-
     def _heads(self, inputs: jax.Array, num_heads: int, *names: str, angles: jax.Array | None = None) -> list[jax.Array]:
         """Project inputs [batch, length, embed] to dtype[batch, length, heads, head_dim] for each name.
 
         `angles` turn queries and keys (see `bertfam.layers.positions.rotary`).
         """
-        kernels, biases = self._projections(inputs.shape[-1], num_heads, *names)
+        parameters = [self._projection(name, num_heads).parameters(inputs.shape[-1:]) for name in names]
+        kernels, biases, adapters = zip(*parameters, strict=True)
         inputs = inputs.astype(self.execution.compute_dtype)
         heads = self._axis if num_heads == self.num_heads else None
         axes = ("batch", "length", heads, "head_dim")
         # Stacked kernels are copied in each call, which takes a CPU longer than the products of a short row.
         if target()[0] == "cpu":
-            apart = [project(inputs, kernel, bias) for kernel, bias in zip(kernels, biases, strict=True)]
+            apart = [project(inputs, *own) for own in parameters]
             return _turned([nn.with_logical_constraint(array, axes) for array in apart], names, angles)
         # The kernels are stacked on a new axis, so that one product has all heads and their sharding is kept.
         # [batch, length, embed] -> [batch, length, projections, heads, head_dim]
         # with n x [embed, heads, head_dim] -> [embed, n, heads, head_dim]; n x [heads, head_dim] -> [n, ...], n projections
-        joint = project(inputs, jnp.stack(kernels, axis=1), None)
+        joint = project_jointly(inputs, kernels, adapters)
         bias = jnp.stack(biases) if self.use_bias else None
         if split_heads.supports(joint, heads):
             turned = 0

@@ -19,6 +19,7 @@ from bertfam.models.language_model import head_weights
 from bertfam.models.network import NetworkConfig
 from bertfam.objectives.fine_tuning.bodies import BODIES, Body, last_positions
 from bertfam.objectives.fine_tuning.heads import Head
+from bertfam.objectives.fine_tuning.lora import ADAPTERS, Lora
 from bertfam.objectives.fine_tuning.probe import PROBE, LinearProbe
 from bertfam.objectives.frozen import Frozen
 from bertfam.objectives.objective import Batch, LossOut, Objective, Predictions, Sum, Tree, check_coefficients
@@ -37,7 +38,7 @@ class FineTuning(Objective):
 
     `init` makes params {"encoder", "classifier"}, and "pooler" where the family's classifier has one; for words
     {"encoder", "token_classifier"}. A causal LM has {"embeddings", "decoder"} in the place of the encoder, and an encoder-decoder
-    {"embeddings", "encoder", "decoder"}.
+    {"embeddings", "encoder", "decoder"}. `lora` adds "adapters".
 
     Attributes:
       model: the network; the config of its family constructs its heads by the methods `classifier`, of texts, `token_classifier`
@@ -48,6 +49,7 @@ class FineTuning(Objective):
         embeddings and as many of its lowest layers are not trained; None: all is trained.
       probe: linear layer in the place of the family's head; None: the family's head.
       lm: coefficient of a causal LM's loss on the texts; 0: it is not computed.
+      lora: low-rank adapters, which are trained in the place of the network; None: there are none.
     """
 
     model: NetworkConfig
@@ -56,6 +58,7 @@ class FineTuning(Objective):
     freeze: Literal["encoder"] | int | None = None
     probe: LinearProbe | None = None
     lm: float = 0.0
+    lora: Lora | None = None
 
     terms: ClassVar[tuple[str, ...]] = ("label",)
 
@@ -72,6 +75,8 @@ class FineTuning(Objective):
         layers, layer = self.model.num_layers, self.probe.layer if self.probe else 0
         if layer != "mix" and not -layers - 1 <= layer <= layers:
             raise UserError(f"LinearProbe.layer is {layer}, and the encoder has {plural(layers, 'layer')}: give 0 to {layers}")
+        if self.freeze is not None and self.lora is not None:
+            raise UserError("FineTuning.freeze and FineTuning.lora (--lora) both say what is trained; leave one of them out")
         if self.freeze is not None:
             self._body.frozen(None if self.freeze == "encoder" else self.freeze)
         check_coefficients(**self.coefficients)
@@ -98,6 +103,8 @@ class FineTuning(Objective):
     @property
     @override
     def frozen(self) -> Frozen:
+        if self.lora is not None:
+            return self._body.frozen(None)
         return Frozen() if self.freeze is None else self._body.frozen(None if self.freeze == "encoder" else self.freeze)
 
     @property
@@ -107,7 +114,7 @@ class FineTuning(Objective):
 
     @override
     def split(self, params: Tree) -> dict[str, Tree]:
-        return {self.model.kind: params}
+        return {self.model.kind: params if self.lora is None else self.lora.merged(params)}
 
     @override
     def joined(self, networks: Mapping[str, Tree]) -> Tree:
@@ -135,6 +142,7 @@ class FineTuning(Objective):
     def init(self, key: jax.Array, shape: RowShape) -> tuple[Tree, Tree, Tree]:
         classifier = self._classifier
         params = self._body.init(self.model, key, shape.length)
+        adapters = self.lora.init(named_key(key, ADAPTERS), params) if self.lora else None
         hidden = jnp.zeros((1, self._body.width(self.model)), jnp.float32)
         if classifier.pooler is not None:
             params[_POOLER] = classifier.pooler.init(named_key(key, _POOLER), hidden)["params"]
@@ -143,6 +151,8 @@ class FineTuning(Objective):
             params[_MIX] = classifier.mix.init(named_key(key, _MIX), states)["params"]
         part = self.part
         params[part] = classifier.output.init(named_key(key, part), hidden, train=False)["params"]
+        if adapters is not None:
+            params[ADAPTERS] = adapters
         return params, {}, {}
 
     @override
@@ -190,6 +200,7 @@ class FineTuning(Objective):
     def _applied(self, params: Tree, batch: Batch, *, key: jax.Array | None, train: bool) -> tuple[jax.Array, jax.Array]:
         """Return the outputs of the head, and the hidden states [texts, length, embed] of the network's last layer."""
         classifier, choices, batch = self._classifier, self.head.choices, self._texts(batch)
+        params = params if self.lora is None else self.lora.placed(params)
         keys = (None, None) if key is None else jax.random.split(key)
         body = self._body
         reads_states = classifier.layer is not None or classifier.mix is not None
@@ -237,12 +248,13 @@ class FineTuning(Objective):
 
     @override
     def flops(self, shape: RowShape) -> int:
-        # A frozen encoder has no backward pass, which takes two thirds of the products.
+        # A frozen encoder has no backward pass, which takes two thirds of the products; with adapters it has the gradients of the
+        # inputs, and not those of its kernels.
         choices = self.head.choices
         flops = choices * self._body.flops(self.model, shape.length // choices)
         if self.lm:
             flops += 6 * shape.length * self._body.width(self.model) * int(self.model.require_vocab_size)
-        return flops // (3 if self.freeze == "encoder" else 1)
+        return flops * (1 if self.freeze == "encoder" else 2 if self.lora else 3) // 3
 
 
 def _next_token_weights(segment_ids: jax.Array) -> jax.Array:

@@ -7,6 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import jax
+from flax import linen as nn
+
 from bertfam.config import Config, Defaults, file_binds
 from bertfam.config.objects import Replaced, described_object, replace_object
 from bertfam.data import vocabularies
@@ -91,7 +94,8 @@ class Source:
         parts = self.parts
         if self.run is not None:
             run = self.run.sized(vocabularies.load(self.vocabulary_folder).size)
-            parts = next(iter(run.objective.split(run.boxed_params).values())).keys()
+            networks = jax.eval_shape(run.objective.split, nn.meta.unbox(run.boxed_params))
+            parts = next(iter(networks.values())).keys()
         return family.objective_of(parts or ())
 
     def defaults(self, gin_files: Sequence[str]) -> Defaults:
