@@ -352,8 +352,15 @@ def _is_finished(job: Job, evaluated: Mapping[int, Mapping[str, float]]) -> bool
     is_owed = is_owed or any(hook.owed(step) for hook in job.evaluations)
     if reason is None and (step < run.total_steps or is_owed):
         return False
-    # The last save may have been killed while it deleted older ones.
-    job.processes.on_first(str(job.model_dir), lambda: cleanup.clear(job.model_dir, step))
+
+    def tidy() -> None:
+        # The run may have been killed before it deleted older checkpoints by its last scores, or while it did.
+        cleanup.clear(job.model_dir, step)
+        cleanup.delete_unkept(job.model_dir, run.keep)
+
+    job.processes.on_first(str(job.model_dir), tidy)
+    if job.processes.first and run.keep_best:
+        _print_best(job)
     print(
         f"finished already: {job.model_dir} is at step {step:,} of {run.total_steps:,}{f': {reason}' if reason else ''}",
         flush=True,

@@ -603,6 +603,9 @@ def test_low_rank_adapters_are_trained_resumed_and_merged_in_exports(classifier,
     heads = (width + 1) * (width + 2)
     assert f", of which {adapters + heads:,} (" in capsys.readouterr().out.splitlines()[0]
     assert not [name for name in trained if "opt_state" in name and "encoder" in name and "adapters" not in name]
+    begin = arrays(model_dir, 3)
+    same = {name for name in begin if np.array_equal(begin[name], trained[name])}
+    assert {name for name in begin if name.startswith("['params']['encoder']")} == {name for name in same if "params" in name}
 
     cut(model_dir, copy, 3)
     assert cli.main([*words, f"--model_dir={copy}"]) == 0

@@ -21,9 +21,8 @@ KILLS = 5
 PACE = "0.2"  # seconds after each update, which would be short otherwise
 UPDATES = 3  # of an epoch
 SWEEP = "--seeds=0,1"
-# The model overfits, so that patience ends the runs before their last epoch.
 FLAGS = (
-    *("--patience=2", "--learning_rate=3e-3", "--batch_size=16", "--length=16"),
+    *("--patience=2", "--batch_size=16", "--length=16"),
     "--gin.Run.log_every=2",
 )
 _KEEP = Keep(best="label_loss")
@@ -61,8 +60,9 @@ class FineTuning:
         folder = workspace.folder / name
         folder.mkdir()
         write_labelled_texts(folder)
-        epochs = f"--epochs={4 if workspace.short else 8}"
-        return cls(folder, workspace.undisturbed.model_dir, (*FLAGS, epochs, *flags), workspace.short)
+        # At the higher rate the model overfits, and patience ends the run. At the lower one the last checkpoint is the best.
+        training = ("--epochs=4", "--learning_rate=1e-4") if workspace.short else ("--epochs=8", "--learning_rate=3e-3")
+        return cls(folder, workspace.undisturbed.model_dir, (*FLAGS, *training, *flags), workspace.short)
 
     def words(self, model_dir: Path) -> list[str]:
         """Return the command line."""
@@ -143,10 +143,12 @@ def kill_rows(workspace: Workspace) -> list[Callable[[], Row]]:
 
 
 def two_kills(workspace: Workspace) -> Row:
-    """Return the row of a run that is killed as scores are written, and as a checkpoint is."""
+    """Return the row of a run that is killed as it writes scores, in its midst and at its end, before it deletes checkpoints."""
     row = Row("SIGKILL in fine-tuning")
     tuned = FineTuning.of(workspace, "fine-tuning")
     undisturbed, _ = tuned.undisturbed()
-    plans = [SignalPlan("logging eval", 2 * UPDATES), SignalPlan("writing", 3 * UPDATES)]
-    tuned.kill(row, "killed", iter(plans), undisturbed, STRETCH="logging:0.2,writing:0.2")
+    steps = newest(undisturbed)
+    assert steps is not None
+    plans = [SignalPlan("logging eval", least, delay=0.45) for least in (2 * UPDATES, steps)]
+    tuned.kill(row, "killed", iter(plans), undisturbed, STRETCH="logging:0.3")
     return row

@@ -1,18 +1,20 @@
 """LoRA: where adapters are, what they compute, and what is trained."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
 from flax import linen as nn
 from gradients import random_params
-from test_frozen import HEAD, MODEL, batch_of, flat, trained
+from test_frozen import HEAD, MODEL, batch_of, flat
 
 from bertfam.errors import UserError
 from bertfam.layers import feed_forward
 from bertfam.layers.attention import dot_product
 from bertfam.objectives.fine_tuning.lora import ADAPTERS, Lora
 from bertfam.objectives.fine_tuning.objective import FineTuning
+from bertfam.training.state import TrainState
 from bertfam.training.step import make_gradient
 
 RANK, ALPHA = 3, 6.0
@@ -66,21 +68,21 @@ def test_adapters_compute_the_products_of_the_merged_kernels(device, monkeypatch
     np.testing.assert_allclose(outputs(OBJECTIVE, params), outputs(WHOLE, merged), rtol=1e-4, atol=1e-4)
 
 
-def test_adapters_and_head_are_trained_by_the_gradient_of_the_merged_kernels():
-    begin, end, gradient = trained(OBJECTIVE)
-    jax.tree.map(np.testing.assert_array_equal, end.params["encoder"], begin.params["encoder"])
-    assert gradient.keys() == {"pooler", "classifier", ADAPTERS}
-    before, after = flat(begin.params), flat(end.params)
-    assert all((after[path] != before[path]).any() for path in flat(gradient) if "key/" not in path)
-    sizes = sum(leaf.size for leaf in jax.tree.leaves(gradient))
-    assert sum(leaf.size for leaf in jax.tree.leaves(end.opt_state) if leaf.ndim) == 2 * sizes
+def gradient_of(objective, params):
+    state = TrainState(jnp.zeros((), jnp.int32), params, {}, {}, {}, {}, jnp.zeros((), jnp.int32))
+    return jax.device_get(jax.jit(make_gradient(objective, seed=0, microbatches=1))(state, batch_of())[0])
 
-    merged = begin._replace(params=OBJECTIVE.split(begin.params)["encoder"])
-    of_kernels = flat(jax.device_get(jax.jit(make_gradient(WHOLE, seed=0, microbatches=2))(merged, batch_of())[0])["encoder"])
-    factors, own = flat(begin.params[ADAPTERS]["encoder"]), flat(gradient[ADAPTERS]["encoder"])
+
+def test_adapters_and_head_have_the_gradient_of_the_merged_kernels():
+    params = random_params(OBJECTIVE)
+    gradient, of_whole = gradient_of(OBJECTIVE, params), gradient_of(WHOLE, OBJECTIVE.split(params)["encoder"])
+    assert gradient.keys() == {"pooler", "classifier", ADAPTERS}
+    for path, value in flat({name: gradient[name] for name in ("pooler", "classifier")}).items():
+        np.testing.assert_allclose(value, flat(of_whole)[path], rtol=1e-3, atol=1e-5)
+    factors, own = flat(params[ADAPTERS]["encoder"]), flat(gradient[ADAPTERS]["encoder"])
     for where in {path.rpartition("/")[0] for path in factors}:
         first, second = factors[f"{where}/adapter_in"], factors[f"{where}/adapter_out"]
-        for layer, kernel in enumerate(of_kernels[f"{where}/kernel"]):
+        for layer, kernel in enumerate(flat(of_whole["encoder"])[f"{where}/kernel"]):
             a, b = first[layer].reshape(-1, RANK), second[layer].reshape(RANK, -1)
             g = kernel.reshape(len(a), -1)
             for name, expected in (("adapter_in", g @ b.T), ("adapter_out", a.T @ g)):
