@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bertfam.config import Config, Defaults, Override
+    from bertfam.data.corpora.file_corpus import FileCorpus
     from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
     from bertfam.data.corpora.labelled.question_files import QuestionFiles
     from bertfam.data.corpora.labelled.tagged_files import TaggedFiles
@@ -103,6 +104,13 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         "--length", type=int, metavar="N", help="tokens of a row, beyond which texts are cut off (default: 128; for targets 512)"
     )
     group.add_argument(
+        "--stride",
+        type=int,
+        metavar="N",
+        help="divide longer texts into windows that begin every N tokens, each a row; predictions average a text's windows "
+        "(default: of questions 128; other texts are cut off)",
+    )
+    group.add_argument(
         "--freeze",
         type=_freeze,
         nargs="?",
@@ -169,7 +177,7 @@ _KINDS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "targets": (
         "texts with targets",
         ("tsv", "csv", "jsonl"),
-        ("text_pair", "label", "choices", "freeze", "probe", "lm_weight", "lora"),
+        ("text_pair", "label", "choices", "stride", "freeze", "probe", "lm_weight", "lora"),
     ),
 }
 
@@ -321,7 +329,7 @@ _LABELS = ("regression", "multi_label", "tagging", "questions", "choices")
 _OF_TRAIN = (
     *("validation", "text", "text_pair", "label", *_LABELS, *target_flags.NAMES),
     *("record_format", "no_header", "record_encoding", "skip_empty"),
-    *("epochs", "learning_rate", "batch_size", "length", "freeze", "probe", "lm_weight", "lora", "lora_alpha"),
+    *("epochs", "learning_rate", "batch_size", "length", "stride", "freeze", "probe", "lm_weight", "lora", "lora_alpha"),
     *("patience", "seeds"),
 )
 _BOUND = {"learning_rate": "PEAK", "batch_size": "BATCH_SIZE", "length": "Stage.length", "patience": "Run.patience"}
@@ -415,6 +423,7 @@ class LabelFlags:
         elif corpus.labels and not corpus.labels_words:
             lines.append(f"Labels.count = {corpus.labels}")
         named = [Override(line, self._origin) for line in lines] + bindings_of(corpus, self._origin)
+        named += self._window_bindings(corpus)
         if args.freeze is not None:
             named.append(Override(f"FineTuning.freeze = {args.freeze!r}", f"--freeze={args.freeze}"))
         if args.lm_weight is not None:
@@ -427,6 +436,22 @@ class LabelFlags:
             probe = ("FineTuning.probe = @LinearProbe()", f"LinearProbe.layer = {args.probe!r}")
             named += [Override(line, f"--probe={args.probe}") for line in probe]
         return named
+
+    def _window_bindings(self, corpus: FileCorpus) -> list[Override]:
+        """Return the bindings of the windows into which long texts are divided."""
+        from bertfam.config import Override
+        from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
+        from bertfam.data.corpora.labelled.question_files import QuestionFiles
+
+        stride = self.args.stride
+        if stride is None:
+            return []
+        lines = [f"AnswerWindows.stride = {stride}"]
+        if not isinstance(corpus, QuestionFiles):
+            if not isinstance(corpus, LabelledFiles) or corpus.text_pair or corpus.choices:
+                raise UserError(f"--stride={stride}: windows are of single texts with labels, or of questions; leave it out")
+            lines = ["TextData.rows = @TextWindows()", f"TextWindows.stride = {stride}"]
+        return [Override(line, f"--stride={stride}") for line in lines]
 
     def _run_bindings(self, config: Config, contents: Survey) -> list[Override]:
         """Return the bindings of the length of the run and of the flags of training."""

@@ -101,14 +101,14 @@ def text_bindings(args: argparse.Namespace, config: Config) -> list[Override]:
 
     described = described_object(config, ("Run", "objective", "model"))
     model = described and described[0](**described[1])
-    lines = list[str]()
+    lines, rows = list[str](), "LabelledTexts" if args.stride is None else "TextWindows"
     if model is not None and model.kind == "decoder":
-        lines += ["LabelledTexts.framed = False", f"LabelledTexts.start = {model.start!r}"]
+        lines += [f"{rows}.framed = False", f"{rows}.start = {model.start!r}"]
         published = getattr(model, "fine_tuning_lm", 0.0)
         if published and args.lm_weight is None and args.freeze != "encoder" and not config.binds("FineTuning.lm"):
             lines.append(f"FineTuning.lm = {published}")
     elif model is not None and model.kind == "encoder_decoder" and model.start != "eos":
-        lines += ["LabelledTexts.requires_cls = False", f"Labels.start = {model.start!r}"]
+        lines += [f"{rows}.requires_cls = False", f"Labels.start = {model.start!r}"]
     return [Override(line, f"--init_from={args.init_from}") for line in lines]
 
 

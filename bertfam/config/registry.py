@@ -78,6 +78,7 @@ CONFIGURABLES = (
     "bertfam.data.rows.labelled.tagged_words.TaggedWords",
     "bertfam.data.rows.labelled.tagged_words.Tags",
     "bertfam.data.rows.text_pairs.TextPairs",
+    "bertfam.data.rows.labelled.text_windows.TextWindows",
     "bertfam.data.rows.two_segments.TwoSegments",
     "bertfam.layers.execution.Execution",
     *(f"{family.module}.{family.config}" for family in FAMILIES),

@@ -68,6 +68,8 @@ class Predictor:
     def outputs(self, texts: Sequence[Sequence[str]], batch_size: int = 32) -> np.ndarray:
         """Compute the outputs of the head for texts, of one string or two each: float32[texts, outputs].
 
+        Those of a text in several windows are the mean of the windows' outputs.
+
         Raises:
           UserError: If a text has not as many strings as those that the model was trained on.
         """
@@ -78,9 +80,10 @@ class Predictor:
             window = texts[begin : begin + WINDOW * batch_size]
             block = tokenise_labelled(self.vocabulary, [[*parts, " ".join([UNKNOWN] * labels)] for parts in window])
             bounds = np.concatenate([[0], np.cumsum(block.documents)])
-            rows = self._rows(block, bounds, block.labels, labels)
+            rows, text = self._rows(block, bounds, block.labels, labels)
             for indices, outputs in self.batch_outputs(rows, batch_size):
-                found[begin + indices] = outputs
+                np.add.at(found, begin + text[indices], outputs)
+            found[begin : begin + len(window)] /= np.bincount(text)[:, None]
         return found
 
     def word_outputs(self, sentences: Sequence[Sequence[str]], batch_size: int = 32) -> list[np.ndarray]:
@@ -94,7 +97,7 @@ class Predictor:
             block = tokenise_labelled(self.vocabulary, [[*words, ""] for words in window], words=True)
             # The label of a word is its number, so that the rows say where its first token is.
             numbers = np.arange(len(block.sentences), dtype=np.float32)
-            rows = self._rows(block, self._pieces(block), numbers, 1)
+            rows, _ = self._rows(block, self._pieces(block), numbers, 1)
             outputs_of_words = np.zeros((len(numbers), self.objective.head.outputs), np.float32)
             for indices, outputs in self.batch_outputs(rows, batch_size):
                 row, position = np.nonzero(rows["label_weights"][indices])
@@ -143,12 +146,14 @@ class Predictor:
         batches = length_batches(rows, _READ, batch_size, self.length, self.objective.head.choices)
         return computed(batches, lambda batch: self._apply(self._divided, batch))
 
-    def _rows(self, block: Block, bounds: np.ndarray, labels: np.ndarray | None, count: int) -> dict[str, np.ndarray]:
-        """Make the rows of tokenised texts.
+    def _rows(
+        self, block: Block, bounds: np.ndarray, labels: np.ndarray | None, count: int
+    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Make the rows of tokenised texts; also return the index of each row's text, int64[rows].
 
         Args:
           block: The tokens.
-          bounds: int64[rows + 1], the first text or word of each row, and the number of them.
+          bounds: int64[texts + 1], the first part or word of each text, and the number of them.
           labels: See `Documents.labels`.
           count: See `Documents.label_count`.
         """
@@ -161,11 +166,15 @@ class Predictor:
             label_count=count,
             labels_words=self.objective.head.labels_words,
         )
-        indices = np.arange(len(documents))
         examples = self.layout.examples(documents, self.length, 0, self.vocabulary.token_ids)
-        self.counts.update(read=len(documents), cut=examples.cut if isinstance(examples, LabelledExamples) else 0)
+        indices = np.arange(len(examples))
         row_keys = keys.fold(0, indices)
-        return self.corruption.corrupt(examples.rows(indices, row_keys), row_keys, self.vocabulary.token_ids)
+        rows = self.corruption.corrupt(examples.rows(indices, row_keys), row_keys, self.vocabulary.token_ids)
+        self.counts["read"] += len(documents)
+        if not isinstance(examples, LabelledExamples):
+            return rows, indices
+        self.counts["cut"] += examples.cut
+        return rows, examples.documents_of(indices)
 
     @cached_property
     def _divided(self) -> Any:

@@ -637,6 +637,46 @@ def test_mistakes_in_adapters(classifier, untrained, tmp_path, capsys, flags, na
     assert named in capsys.readouterr().err and not (tmp_path / "model").exists()
 
 
+def test_long_texts_are_windows_whose_outputs_are_averaged(untrained, tmp_path, capsys):
+    texts = [" ".join(f"{verb} {subject} here" for subject in SUBJECTS[:count]) for verb in VERBS.values() for count in (2, 5, 8)]
+    rows = [(text, "bad" if "raises" in text else "good") for text in texts]
+    path, held_out = (write(tmp_path / name, rows, ("text", "label")) for name in ("long.csv", "held-out.csv"))
+    words = ["finetune", f"--init_from={untrained}", f"--train={path}", f"--validation={held_out}", "--epochs=1"]
+    assert cli.main([*words, "--batch_size=4", "--length=16", "--stride=9", f"--model_dir={tmp_path / 'model'}"]) == 0
+    predictor = open_predictor(tmp_path / "model")
+    token_ids = predictor.vocabulary.token_ids
+    ids = [predictor.vocabulary.encode(text).ids for text in texts]
+    windows = [[own[first : first + 14] for first in range(0, max(1, len(own) - 14 + 9), 9)] for own in ids]
+    printed = capsys.readouterr().out
+    assert f"rows         {sum(map(len, windows))} of 6 labelled texts" in printed and "cut off" not in printed
+    flat = [window for own in windows for window in own]
+    rows, zeros = np.zeros((2, len(flat), 16), np.int32)
+    for row, window in zip(rows, flat, strict=True):
+        row[: len(window) + 2] = [token_ids.cls, *window, token_ids.sep]
+    batch = {"encoder_input_tokens": rows, "encoder_segment_ids": np.int32(rows != token_ids.pad)}
+    batch |= {"encoder_token_type_ids": zeros, "sequence_start_positions": zeros[:, :1]}
+    outputs = np.split(predictor._apply(predictor.params, batch), np.cumsum(list(map(len, windows)))[:-1])
+    expected = [own.mean(axis=0) for own in outputs]
+    np.testing.assert_allclose(predictor.outputs([[text] for text in texts]), expected, atol=1e-6)
+    assert cli.main(["predict", f"--model_dir={tmp_path / 'model'}", f"--input={path}", "--label=label", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["texts"] == 6 and "do not fit" not in printed.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (("--stride=0",), "TextWindows.stride is 0"),
+        (("--stride=40", "--length=32"), "leave tokens out"),
+        (("--stride=8", "--text_pair=second"), "--stride=8: windows are of single texts with labels"),
+    ],
+)
+def test_mistakes_in_windows(classifier, untrained, tmp_path, capsys, flags, named):
+    words = ["finetune", f"--init_from={untrained}", f"--train={classifier.train}", f"--model_dir={tmp_path / 'model'}"]
+    assert cli.main([*words, *flags]) == 2
+    assert named in capsys.readouterr().err and not (tmp_path / "model/config.gin").exists()
+
+
 def test_rates_are_listed_from_the_best_down():
     scores = {1e-5: {0: {"accuracy": 0.5, "label_loss": 1.0}, 1: {"accuracy": 0.7, "label_loss": 2.0}}}
     scores |= {3e-4: {0: {"accuracy": 0.9, "label_loss": 4.0}, 1: {"accuracy": 0.9, "label_loss": 5.0}}}

@@ -158,7 +158,7 @@ def test_language_model_loss_is_the_mean_over_texts_of_that_of_their_tokens():
 def test_the_published_coefficient_of_gpt_is_bound_unless_flags_say_otherwise(monkeypatch):
     def bound(model, lm_weight=None, freeze=None, is_bound=False):
         monkeypatch.setattr("bertfam.config.objects.described_object", lambda *_: (model, {}))
-        args = argparse.Namespace(lm_weight=lm_weight, freeze=freeze, init_from="DIR")
+        args = argparse.Namespace(stride=None, lm_weight=lm_weight, freeze=freeze, init_from="DIR")
         overrides = text_bindings(args, SimpleNamespace(binds=lambda name: is_bound))
         return [override.text for override in overrides if override.text.startswith("FineTuning")]
 

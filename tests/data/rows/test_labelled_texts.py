@@ -13,6 +13,7 @@ from bertfam.data.checks.sampling import sample
 from bertfam.data.corpora.corpus import Corpus
 from bertfam.data.rows.labelled.labelled_texts import LabelledTexts, Labels, truncated
 from bertfam.data.rows.labelled.tagged_words import TaggedWords, Tags
+from bertfam.data.rows.labelled.text_windows import TextWindows
 from bertfam.data.rows.mixture import Mixture
 from bertfam.data.rows.running_text import Chunks
 from bertfam.data.rows.sentence_pairs import SentencePairs
@@ -239,3 +240,35 @@ def test_rows_need_room_and_a_token_to_predict_from(vocabulary):
     without = learner.learn(learner.count(["the cat sat"]))
     with pytest.raises(UserError, match=r"no \[CLS\]"):
         LabelledTexts().examples(documents, 12, 0, without.token_ids)
+
+
+@pytest.mark.parametrize("stride", [3, 10])
+def test_windows_cover_long_texts_with_the_label_of_each(prepared, stride):
+    vocabulary, _ = prepared
+    texts = [(text_of(size), str(number)) for number, size in enumerate(SIZES)]
+    documents, length = documents_of(texts, vocabulary), 14
+    examples = TextWindows(stride=stride).examples(documents, length, 0, vocabulary.token_ids)
+    frame = vocabulary.token_ids.frame
+    before, after = ([token.id for token in tokens] for tokens in (frame.before, frame.after_one))
+    room, expected, owners = length - len(before) - len(after), [], []
+    for number, (text, _) in enumerate(texts):
+        ids, first = vocabulary.encode_batch([text])[0].tolist(), 0
+        while True:
+            expected.append([*before, *ids[first : first + room], *after])
+            owners.append(number)
+            if first + room >= len(ids):
+                break
+            first += stride
+    rows = all_rows(examples)
+    sizes = rows["encoder_segment_ids"].sum(axis=1)
+    assert [row[:size].tolist() for row, size in zip(rows["encoder_input_tokens"], sizes, strict=True)] == expected
+    assert examples.row_sizes.tolist() == sizes.tolist()
+    assert rows["labels"][:, 0].tolist() == owners == examples.documents_of(np.arange(len(examples))).tolist()
+    assert examples.cut == 0 and examples.warnings == [] and len(expected) > len(texts)
+
+
+def test_windows_that_leave_tokens_out_and_pairs_are_refused(prepared):
+    vocabulary, _ = prepared
+    for texts, stride, named in (([("the cat", "0")], 13, "leave tokens out"), ([("the cat", "a mat", "0")], 4, "single texts")):
+        with pytest.raises(UserError, match=named):
+            TextWindows(stride=stride).examples(documents_of(texts, vocabulary), 14, 0, vocabulary.token_ids)

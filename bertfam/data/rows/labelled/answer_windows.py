@@ -9,6 +9,7 @@ from typing_extensions import override
 from bertfam.corruption.corruption import FRAMED, RowForm
 from bertfam.corruption.token_ids import TextFrame, TokenIds
 from bertfam.data.rows.labelled.labelled_texts import LabelledExamples, frame_size
+from bertfam.data.rows.labelled.text_windows import Windows
 from bertfam.data.rows.layout import RowLayout
 from bertfam.data.token_cache.documents import Documents, Values
 from bertfam.errors import UserError
@@ -79,15 +80,12 @@ class AnswerExamples(LabelledExamples):
     ) -> None:
         """Plan the windows of all questions in rows of `length` positions."""
         super().__init__(documents, labels, length, tokens, frame)
-        lengths, self._stride = self._text_lengths(), layout.stride
+        lengths = self._text_lengths()
         self._question = np.minimum(lengths[:, 0], layout.max_question)
-        self._room = length - frame_size(frame, is_pair=True) - self._question
-        if len(documents) and self._room.min() < layout.stride:
+        room = length - frame_size(frame, is_pair=True) - self._question
+        if len(documents) and room.min() < layout.stride:
             layout.check_length(0)
-        self._context = lengths[:, 1]
-        beyond = np.maximum(self._context - self._room, 0)
-        self._windows = 1 + -(-beyond // self._stride)
-        self._first = np.cumsum(self._windows) - self._windows
+        self._windows = Windows(lengths[:, 1], room, layout.stride)
         self.warnings = []
         if cut := int((lengths[:, 0] > layout.max_question).sum()):
             self.warnings.append(
@@ -97,7 +95,11 @@ class AnswerExamples(LabelledExamples):
 
     @override
     def __len__(self) -> int:
-        return int(self._windows.sum())
+        return len(self._windows)
+
+    @override
+    def documents_of(self, examples: np.ndarray) -> np.ndarray:
+        return self._windows.parts(examples).text
 
     @property
     @override
@@ -107,9 +109,7 @@ class AnswerExamples(LabelledExamples):
 
     def places(self, examples: np.ndarray) -> WindowPlaces:
         """Return the places of windows int64[n]."""
-        document = np.searchsorted(self._first, examples, side="right") - 1
-        first = (examples - self._first[document]) * self._stride
-        size = np.minimum(self._context[document] - first, self._room[document])
+        document, first, size = self._windows.parts(examples)
         position = len(self._frame.before) + self._question[document] + len(self._frame.between)
         return WindowPlaces(document, first, position, size)
 

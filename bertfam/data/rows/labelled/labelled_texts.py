@@ -42,7 +42,7 @@ class LabelledTexts(RowLayout):
         assert documents.labels is not None
         if not self.framed:
             before = () if self.start is None else (ControlToken(start_id(self.start, tokens, "a text"), 0),)
-            return LabelledExamples(documents, documents.labels, length, tokens, TextFrame(before, (), (), (), 0))
+            return self.make_examples(documents, documents.labels, length, tokens, TextFrame(before, (), (), (), 0))
         if tokens.frame is None or (self.requires_cls and tokens.cls is None):
             raise UserError(
                 "the vocabulary has no [CLS], from which a classifier of texts predicts: fine-tune a model whose vocabulary "
@@ -95,6 +95,10 @@ class LabelledExamples:
         """Return the examples with rows of `length` positions, for rows that have nothing but padding beyond them."""
         examples = copy.copy(self)
         examples._length = length // self.parts
+        return examples
+
+    def documents_of(self, examples: np.ndarray) -> np.ndarray:
+        """Return the document of each example: int64[n]."""
         return examples
 
     def rows(self, examples: np.ndarray, row_keys: np.ndarray) -> dict[str, np.ndarray]:
