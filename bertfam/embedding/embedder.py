@@ -91,7 +91,7 @@ class Embedder:
         )
         limit = config.max_length
         if length is not None and limit is not None and length > limit:
-            raise UserError(f"texts of {length} tokens are longer than the model's rows, which have at most {limit}")
+            raise UserError(f"`length` (--length) is {length}, and the model's rows have at most {limit} tokens: lower it")
         tokens = vocabulary.token_ids
         if tokens.frame is None:
             raise UserError("the vocabulary does not say which control tokens surround a text, so texts cannot be embedded")
@@ -99,7 +99,7 @@ class Embedder:
             raise UserError("the vocabulary has no [CLS], whose hidden state the pooling 'cls' is: choose 'mean' or 'max'")
         longest = min(settings.length or limit or _LONGEST, limit or settings.length or _LONGEST)
         if longest < frame_size(tokens.frame, is_pair=False) + 1:
-            raise UserError(f"texts of {longest} tokens have no room for a token of text beside the control tokens")
+            raise UserError(f"`length` (--length) is {longest}, too few for control tokens and a token of text: raise it")
         embedder = cls(config, params, vocabulary, dataclasses.replace(settings, length=longest))
         return embedder.prompted(settings.default_prompt)
 

@@ -18,6 +18,7 @@ from bertfam.errors import UserError
 from bertfam.plurals import plural
 
 _MANY_TEXTS, _MANY_CLASSES = 50, 0.5
+_MANY_WORDS = 60  # of a sentence
 _SHOWN_EMPTY = 5
 _NO_LABEL = "-1"
 _MOST_COMPARED = 1_000_000  # texts whose labels are compared, of some 100 bytes each
@@ -59,13 +60,29 @@ def survey(corpus: LabelledFiles | TaggedFiles | QuestionFiles | TargetFiles) ->
         found = Survey(corpus, 0, None, {})
     else:
         found = _survey_questions(corpus) if isinstance(corpus, QuestionFiles) else _survey_classes(corpus)
-    texts = sum(1 for _ in found.corpus.texts("train"))
+    texts, hashes = 0, set[int]()
+    for lines in found.corpus.texts("train"):
+        texts += 1
+        if len(hashes) < _MOST_COMPARED:
+            hashes.add(_hash_of(lines))
     if not texts:
         path = corpus.files("train")[0]
         raise UserError(f"{path}: all texts are held out; give --validation files, or more")
+    warnings = [*found.warnings]
     if corpus.validation:
-        sum(1 for _ in found.corpus.texts("validation"))
-    return dataclasses.replace(found, texts=texts)
+        counts = Counter(_hash_of(lines) in hashes for lines in found.corpus.texts("validation"))
+        if counts[True]:
+            are = "is a training text" if counts[True] == 1 else "are training texts"
+            warnings.append(
+                f"{corpus.validation[0]}: {counts[True]:,} of the {plural(counts.total(), 'held-out text')} {are} too, so scores "
+                "are better than those of new texts; remove such texts from one of the files"
+            )
+    return dataclasses.replace(found, texts=texts, warnings=warnings)
+
+
+def _hash_of(lines: Sequence[str]) -> int:
+    """Return a hash of the texts or words of a document, whose last line is its label or target."""
+    return hash(tuple(lines[:-1]))
 
 
 def _survey_questions(corpus: QuestionFiles) -> Survey:
@@ -77,10 +94,13 @@ def _survey_questions(corpus: QuestionFiles) -> Survey:
 
 def _survey_classes(corpus: LabelledFiles | TaggedFiles) -> Survey:
     counts, example, inspection, sizes = Counter[str](), "", _TextInspection(), dict[int, str]()
+    most, sentences = 0, dict[str, list[int]]()  # classes of a text; words of each sentence, by file
     numbers: set[float] = set()  # one or two of the labels
     for where, texts, label in chain.from_iterable(map(corpus.records, corpus.files("train"))):
-        counts.update(_names(corpus, label, where))
-        example = example or where
+        counts.update(names := _names(corpus, label, where))
+        example, most = example or where, max(most, len(names))
+        if isinstance(corpus, TaggedFiles):
+            sentences.setdefault(where.rpartition(":")[0], []).append(len(names))
         if isinstance(corpus, LabelledFiles):
             inspection.add(corpus, where, texts, label)
             if corpus.kind == "number" and len(numbers) < 2:
@@ -104,9 +124,16 @@ def _survey_classes(corpus: LabelledFiles | TaggedFiles) -> Survey:
     if isinstance(corpus, TaggedFiles):
         if len(counts) < 2:
             raise UserError(f"{example.rpartition(':')[0]}: all tags are {next(iter(counts))!r}; a tagger needs at least two")
+        warnings += [
+            f"no blank line ends a sentence in {path}, so its {words[0]:,} words are one: put one after each sentence"
+            for path, words in sentences.items()
+            if len(words) == 1 and words[0] > _MANY_WORDS and not corpus.is_json(path)
+        ]
     elif kind == "class":
         _check_classes(counts, example)
         warnings += _class_warnings(counts, corpus, example)
+    elif most < 2:
+        warnings += _separator_warnings(counts, example)
     classes = tuple(sorted(counts, key=_by_value(counts)))
     return Survey(dataclasses.replace(corpus, classes=classes), 0, _HEADS[kind], {"classes": classes}, warnings)
 
@@ -254,6 +281,17 @@ def _class_warnings(counts: Counter[str], corpus: LabelledFiles, example: str) -
             "columns as it does"
         )
     return lines
+
+
+def _separator_warnings(counts: Counter[str], example: str) -> list[str]:
+    """Return a warning of names that are probably several, where no text has more than one; [] if there are none."""
+    joined = [name for name in counts if len(re.findall(r"[^;|,]+", name)) > 1]
+    if not joined:
+        return []
+    return [
+        f"{example.rpartition(':')[0]}: no text has two classes, and {plural(len(joined), 'name')} such as {joined[0]!r} may be "
+        "several: separate the classes of a text by commas, or write them in a JSON list"
+    ]
 
 
 def _is_fraction(name: str) -> bool:

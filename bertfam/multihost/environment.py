@@ -108,7 +108,8 @@ def _slurm(environ: Variables) -> Membership | None:
     job, count, index = (_number(environ, name) for name in names)
     step = environ.get("SLURM_STEP_ID", "")
     port = _SLURM_PORTS[(job + (int(step) if step.isdecimal() else 0)) % len(_SLURM_PORTS)]
-    return Membership(f"SLURM job {job}", f"{_first_node(environ['SLURM_STEP_NODELIST'])}:{port}", count, index)
+    coordinator = f"{_first_node(environ['SLURM_STEP_NODELIST'])}:{port}"
+    return Membership(f"SLURM job {job}, SLURM_NTASKS={count}", coordinator, count, index)
 
 
 def _first_node(nodes: str) -> str:

@@ -17,10 +17,12 @@ import json
 import os
 import secrets
 import socket
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from itertools import groupby
 from multiprocessing.connection import wait
 from typing import Any, NoReturn
 
@@ -29,6 +31,7 @@ from bertfam.version import __version__
 
 _RETRY = 0.2  # seconds
 _HELLO = 5.0  # seconds in which a connected process must send its greeting
+_SILENCE = 5.0  # seconds after which a waiting process says so
 _LONGEST_HELLO = 1000  # bytes
 _LONGEST_ANSWER = 1 << 20  # bytes; it may name thousands of missing processes
 _MOST_ARRIVALS = 256  # connections without a greeting yet, of which the oldest is closed for a new one
@@ -42,9 +45,11 @@ _KEEP_ALIVE = {
 
 
 def describe_processes(indices: Iterable[int]) -> str:
-    """Describe processes: "process 1", or "processes 1, 2"."""
-    numbers = [str(index) for index in indices]
-    return f"process{'' if len(numbers) == 1 else 'es'} {', '.join(numbers)}"
+    """Describe processes, in ascending order: "process 1", "processes 1, 2", or "processes 1 to 3, 7"."""
+    numbers = list(indices)
+    runs = [[index for _, index in run] for _, run in groupby(enumerate(numbers), lambda item: item[1] - item[0])]
+    words = [f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+    return f"process{'' if len(numbers) == 1 else 'es'} {', '.join(words)}"
 
 
 class ConnectionLost(Exception):
@@ -131,6 +136,7 @@ class Meeting:
       count: number of processes.
       token: secret that all processes of the run know; any bytes, as `os.environ` decodes them.
       seconds: how long a process waits for the others.
+      origin: where the number of processes comes from, " (from SLURM job 7, SLURM_NTASKS=4)"; "" if flags say it.
     """
 
     host: str
@@ -138,6 +144,12 @@ class Meeting:
     count: int
     token: str
     seconds: float
+    origin: str = ""
+
+    @property
+    def advice(self) -> str:
+        """What to do where processes are missing that no flag names; "" if flags name them."""
+        return "; --num_processes=1 trains in this process alone" if self.origin else ""
 
     def proof(self, *parts: Any) -> str:
         """Return the digest by which a process shows that it knows the token."""
@@ -189,6 +201,7 @@ class _Gathering:
         """Wait for the others; return the links to processes 1, 2, ..."""
         meeting = self._meeting
         end = time.monotonic() + meeting.seconds
+        reminder = time.monotonic() + _SILENCE
         with _listen(meeting.host, meeting.port) as listener:
             listener.setblocking(False)
             while True:
@@ -199,8 +212,12 @@ class _Gathering:
                 now = time.monotonic()
                 if now >= end:
                     self._refuse_missing()
+                if now >= reminder:
+                    reminder = end
+                    line = f"waiting up to {meeting.seconds:g} s for {self._missing()} to connect to port {meeting.port}"
+                    print(f"bertfam: {line}", file=sys.stderr, flush=True)
                 sockets = [listener, *(arrival.link.connection for arrival in self._arrivals)]
-                ready = wait(sockets, min([end, *(arrival.end for arrival in self._arrivals)]) - now)
+                ready = wait(sockets, min([end, reminder, *(arrival.end for arrival in self._arrivals)]) - now)
                 self._read(ready)
                 if listener in ready:
                     self._accept(listener)
@@ -214,11 +231,15 @@ class _Gathering:
 
     def _refuse_missing(self) -> NoReturn:
         meeting = self._meeting
-        missing = [index for index in range(1, meeting.count) if index not in self._connected]
         self._refuse(
-            f"{describe_processes(missing)} of {meeting.count} did not connect to port {meeting.port} within "
-            f"{meeting.seconds:g} s: start them with the same --coordinator, or raise --initialization_timeout"
+            f"{self._missing()} did not connect to port {meeting.port} within {meeting.seconds:g} s: start them with the same "
+            f"--coordinator, or raise --initialization_timeout{meeting.advice}"
         )
+
+    def _missing(self) -> str:
+        """Describe the processes that have not connected."""
+        missing = [index for index in range(1, self._meeting.count) if index not in self._connected]
+        return f"{describe_processes(missing)} of {self._meeting.count}{self._meeting.origin}"
 
     def _accept(self, listener: socket.socket) -> None:
         try:
@@ -335,10 +356,14 @@ def _versions() -> str:
 
 def _join(meeting: Meeting, index: int) -> Link:
     end = time.monotonic() + meeting.seconds
-    where, reason = f"{meeting.host}:{meeting.port}", ""
+    where, reason, is_silent = f"{meeting.host}:{meeting.port}", "", True
     while (left := end - time.monotonic()) > 0:
+        if is_silent and left < meeting.seconds - _SILENCE:
+            is_silent = False
+            line = f"process {index} of {meeting.count}{meeting.origin} waits for process 0 at {where}"
+            print(f"bertfam: {line}, up to {meeting.seconds:g} s", file=sys.stderr, flush=True)
         try:
-            connection = socket.create_connection((meeting.host, meeting.port), timeout=left)
+            connection = socket.create_connection((meeting.host, meeting.port), timeout=min(left, _SILENCE))
         except (OSError, UnicodeError) as error:  # process 0 does not listen yet, or its name does not resolve yet
             reason = getattr(error, "strerror", None) or str(error)
             time.sleep(_RETRY)
@@ -368,6 +393,7 @@ def _join(meeting: Meeting, index: int) -> Link:
             raise SystemExit(2)
         return link
     raise UserError(
-        f"process {index} could not connect to process 0 at {where} within {meeting.seconds:g} s ({reason}): start process 0 "
-        "there with --process_index=0, or raise --initialization_timeout"
+        f"process {index} of {meeting.count}{meeting.origin} could not connect to process 0 at {where} within "
+        f"{meeting.seconds:g} s ({reason}): start process 0 there with --process_index=0, or raise "
+        f"--initialization_timeout{meeting.advice}"
     )

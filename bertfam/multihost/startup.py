@@ -56,7 +56,7 @@ def join(coordinator: str | None, count: int | None, index: int | None, seconds:
         raise UserError(f"--process_index={index}{origin} is out of range; the processes are numbered 0 to {count - 1}")
     if not seconds > 0:
         raise UserError(f"--initialization_timeout={seconds:g} must be above 0")
-    meeting = Meeting(host, port, count, os.environ.get("BERTFAM_RUN_TOKEN") or name, seconds)
+    meeting = Meeting(host, port, count, os.environ.get("BERTFAM_RUN_TOKEN") or name, seconds, origin)
     links, other_links, third = (meet(meeting, index) for _ in range(3))
     exit_status, over = ExitStatusLinks(third), threading.Event()
     processes = Processes(index, links, other_links, exit_status, source=member.source)

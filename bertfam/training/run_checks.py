@@ -13,6 +13,8 @@ from bertfam.plurals import plural
 from bertfam.storage.untrusted import read_json
 from bertfam.training.run import Run
 
+_LEAST_DECAY = 0.5
+
 
 def run_warnings(run: Run, sources: Sequence[Batches], evaluations: Sequence[HeldOut | None]) -> list[str]:
     """Return warnings about a run's text and schedule, a line each."""
@@ -41,6 +43,11 @@ def schedule_warnings(run: Run) -> list[str]:
         lines.append(
             f"{type(schedule).__name__}.peak is {schedule.peak:g}: with a rate above {run.optimizer.largest_rate:g} an update of "
             f"{optimizer} is larger than the weights, and a run diverges; rates of 1e-5 to 2e-2 are usual"
+        )
+    if run.average_decay is not None and run.average_decay < _LEAST_DECAY:
+        lines.append(
+            f"Run.average_decay is {run.average_decay:g}, the share of the moving average that an update keeps: so little makes "
+            "no average; 0.99 to 0.9999 are usual"
         )
     return lines
 

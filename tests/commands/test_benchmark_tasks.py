@@ -88,10 +88,10 @@ def write_super_glue(folder):
     for name in ("COPA", "MultiRC"):
         (folder / name).mkdir(parents=True)
     for split in ("train", "val", "test"):
-        choices, passages = list[str](), list[str]()
+        choices, passages, asked = list[str](), list[str](), "effect" if split == "val" else "cause"
         for idx, subject in enumerate(SUBJECTS[:6]):
             label = {} if split == "test" else {"label": idx % 2}
-            texts = {"premise": f"it returns {subject}", "question": "cause", "choice1": "a list", "choice2": f"{subject}"}
+            texts = {"premise": f"it returns {subject}", "question": asked, "choice1": "a list", "choice2": f"{subject}"}
             choices.append(json.dumps(texts | {"idx": idx} | label) + "\n")
             answers = [
                 {"text": name, "idx": 2 * idx + order} | ({} if split == "test" else {"label": order})

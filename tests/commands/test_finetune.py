@@ -366,6 +366,27 @@ def test_classes_that_are_probably_none_are_named(tmp_path, content, header, nam
     assert len(contents.warnings) == bool(named) and all(name in "".join(contents.warnings) for name in named)
 
 
+def test_files_that_are_probably_meant_otherwise_are_named(tmp_path):
+    """Classes that semicolons join, a file of words without blank lines, and held-out texts that are training texts."""
+    contents = {
+        "train.tsv": "text\tlabel\na\tjoy;fear\nb\tjoy\n",
+        "dev.tsv": "text\tlabel\na\tjoy\n",
+        "t.conll": 61 * "he O\nX A\n",
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_text(content)
+    train, dev, words = (str(tmp_path / name) for name in contents)
+    labelled = LabelledFiles((train,), kind="classes", validation_fraction=0.0)
+    assert "no text has two classes, and 1 name such as 'joy;fear' may be" in "".join(survey(labelled).warnings)
+    (tmp_path / "train.tsv").write_text(contents["train.tsv"].replace(";", ","))
+    assert not survey(labelled).warnings
+    (line,) = survey(LabelledFiles((train,), (dev,), kind="classes")).warnings
+    assert line.startswith(f"{dev}: 1 of the 1 held-out text is a training text too")
+    assert survey(TaggedFiles((words,), validation_fraction=0.0)).warnings == [
+        f"no blank line ends a sentence in {words}, so its 122 words are one: put one after each sentence"
+    ]
+
+
 def test_an_unseen_label_of_held_out_texts_is_named(random_model, tmp_path, capsys):
     (tmp_path / "train.tsv").write_text(TRAIN)
     (tmp_path / "dev.tsv").write_text("text\tlabel\nit ends\tugly\n")

@@ -248,7 +248,8 @@ def test_a_run_does_not_start_from_its_own_folder(trained, tmp_path, monkeypatch
 def text(trained, caches_in_process, tmp_path):
     """Return the flags of a little text."""
     held_out = trained.folder / "text/held-out.txt"
-    return [f"--input={shutil.copy(held_out, tmp_path / 'little.txt')}", f"--validation_input={held_out}"]
+    (tmp_path / "little.txt").write_text(held_out.read_text() + "\n")
+    return [f"--input={tmp_path / 'little.txt'}", f"--validation_input={held_out}"]
 
 
 def test_a_folder_is_enough_without_a_gin_file(trained, others, text, tmp_path, capsys):

@@ -108,12 +108,15 @@ def test_each_part_of_a_row_is_the_row_of_a_pair(layout):
         np.testing.assert_array_equal(rows["sequence_start_positions"][:, choice], expected["sequence_start_positions"][:, 0])
         for name in ("labels", "label_weights"):
             np.testing.assert_array_equal(rows[name], expected[name])
+    cut = (lengths[:, :1] + lengths[:, 1:] > 12 - 3).any(axis=1).sum()
+    assert 0 < cut < 5
+    assert ChoiceTexts(choices=3).examples(documents, 3 * 12, 0, tokens).warnings[0].startswith(f"{cut} of the 5 texts of ")
     with pytest.raises(UserError, match="48 does not divide into 5 choices"):
         ChoiceTexts(choices=5).check_length(48)
 
 
 def test_a_model_of_choices_predicts_their_names_and_is_exported(random_model, caches_in_process, tmp_path, capsys):
-    path, held_out = (race(tmp_path / name, RECORDS * 6) for name in ("train.jsonl", "dev.jsonl"))
+    path, held_out = race(tmp_path / "train.jsonl", RECORDS * 6), race(tmp_path / "dev.jsonl", RECORDS[::-1])
     words = ["finetune", f"--init_from={random_model}", f"--train={path}", f"--validation={held_out}", "--text=article"]
     words += ["--text_pair=question", "--choices=options", "--label=answer", "--epochs=0.5", "--batch_size=8", "--length=16"]
     assert cli.main([*words, f"--model_dir={tmp_path / 'model'}"]) == 0

@@ -45,8 +45,8 @@ def run_concurrently(*functions):
     return results
 
 
-def connect(port, index, count, seconds=10.0):
-    return lambda: meet(Meeting("localhost", port, count, TOKEN, seconds), index)
+def connect(port, index, count, seconds=10.0, origin=""):
+    return lambda: meet(Meeting("localhost", port, count, TOKEN, seconds, origin), index)
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_gather_returns_the_values_of_all_processes(run_processes):
     assert run_processes(4, talk) == [[[0, 10, 20, 30], [{"i": index} for index in range(4)]]] * 4
 
 
-def test_missing_processes_are_reported():
+def test_missing_processes_are_reported(monkeypatch, capsys):
     port = free_port()
     reported, silent = run_concurrently(connect(port, 0, 4, 0.5), connect(port, 2, 4, 5.0))
     assert str(reported) == (
@@ -82,9 +82,17 @@ def test_missing_processes_are_reported():
     assert isinstance(silent, SystemExit) and silent.code == 2
     (alone,) = run_concurrently(connect(port, 1, 2, 0.5))
     assert str(alone) == (
-        f"process 1 could not connect to process 0 at localhost:{port} within 0.5 s (Connection refused): start process 0 there "
-        "with --process_index=0, or raise --initialization_timeout"
+        f"process 1 of 2 could not connect to process 0 at localhost:{port} within 0.5 s (Connection refused): start process 0 "
+        "there with --process_index=0, or raise --initialization_timeout"
     )
+    assert not capsys.readouterr().err
+    monkeypatch.setattr(rendezvous, "_SILENCE", 0.1)
+    slurm = " (from SLURM job 7, SLURM_NTASKS=4)"
+    (alone,) = run_concurrently(connect(port, 0, 4, 0.3, slurm))
+    assert str(alone).startswith(f"processes 1 to 3 of 4{slurm} did not connect to port {port} within 0.3 s: ")
+    assert str(alone).endswith("; --num_processes=1 trains in this process alone")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"bertfam: waiting up to 0.3 s for processes 1 to 3 of 4{slurm} to connect to port {port}"
 
 
 def test_another_service_at_the_port_is_considered():

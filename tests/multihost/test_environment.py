@@ -30,7 +30,7 @@ VM = {"agent-worker-number": "2", "worker-network-endpoints": "w-0:7:10.0.0.5,w-
 CASES = {
     "nothing": (NOTHING, {}, {}, None),
     "flags": (ALL, SLURM | GKE, {}, ALL),
-    "SLURM": (NOTHING, SLURM, {}, Membership("SLURM job 4099", "gpu07-ib:61445", 8, 5)),
+    "SLURM": (NOTHING, SLURM, {}, Membership("SLURM job 4099, SLURM_NTASKS=8", "gpu07-ib:61445", 8, 5)),
     "SLURM, one task": (NOTHING, SLURM | {"SLURM_NTASKS": "1", "SLURM_PROCID": "0"}, {}, None),
     "SLURM, a batch script": (NOTHING, {name: SLURM[name] for name in ("SLURM_JOB_ID", "SLURM_NTASKS")}, {}, None),
     "SLURM, alone all the same": (Membership("flags", count=1), SLURM, {}, None),
@@ -38,7 +38,7 @@ CASES = {
         Membership("flags", "big1:7"),
         SLURM,
         {},
-        Membership("SLURM job 4099 and flags", "big1:7", 8, 5),
+        Membership("SLURM job 4099, SLURM_NTASKS=8 and flags", "big1:7", 8, 5),
     ),
     "GKE": (NOTHING, GKE, {}, Membership("GKE", "t-0.t:8482", 2, 1)),
     "GKE, slices": (NOTHING, GKE | SLICES, {}, Membership("GKE", "t-0-0.t:8482", 6, 5)),
@@ -75,7 +75,7 @@ CASES = {
         NOTHING,
         SLURM | {"SLURM_NTASKS": "2", "SLURM_PROCID": "1"} | GKE,
         {},
-        Membership("SLURM job 4099", "gpu07-ib:61445", 2, 1),
+        Membership("SLURM job 4099, SLURM_NTASKS=2", "gpu07-ib:61445", 2, 1),
     ),
 }
 
@@ -90,7 +90,7 @@ MISTAKES = {
     "two that do not agree": (
         NOTHING,
         SLURM | GKE,
-        "launchers disagree: SLURM job 4099 says process 5 of 8, GKE says process 1 of 2; give --coordinator, "
+        "launchers disagree: SLURM job 4099, SLURM_NTASKS=8 says process 5 of 8, GKE says process 1 of 2; give --coordinator, "
         "--num_processes and --process_index",
     ),
     "a step of SLURM that lacks something": (
@@ -224,7 +224,8 @@ def test_bad_values_are_reported_with_their_source(tmp_path, monkeypatch, capsys
         monkeypatch.setenv(name, value)
     assert cli.main(["pretrain", f"--model_dir={tmp_path / 'model'}", "--num_processes=4"]) == 2
     assert capsys.readouterr().err == (
-        "bertfam: error: --process_index=5 (from SLURM job 4099 and flags) is out of range; the processes are numbered 0 to 3\n"
+        "bertfam: error: --process_index=5 (from SLURM job 4099, SLURM_NTASKS=8 and flags) is out of range; "
+        "the processes are numbered 0 to 3\n"
     )
     assert cli.main(["pretrain", f"--model_dir={tmp_path / 'model'}", "--initialization_timeout=0"]) == 2
     assert capsys.readouterr().err == "bertfam: error: --initialization_timeout=0 must be above 0\n"

@@ -18,6 +18,7 @@ from bertfam.objectives.mlm import Mlm
 from bertfam.sharding.mesh import MeshShape
 from bertfam.training.optimizers import AdamW, Lamb
 from bertfam.training.run import Run, check_resumable, check_same_model
+from bertfam.training.run_checks import schedule_warnings
 from bertfam.training.run_plan import duration, si
 from bertfam.training.schedules import CosineDecay, LinearDecay
 from bertfam.training.stages import Stage
@@ -53,6 +54,12 @@ def test_evaluations_are_bounded_unless_all_rows_are_asked_for():
         ({"eval_batches": None}, None),
     ):
         assert dataclasses.replace(RUN, **settings).most_eval_batches == most
+
+
+def test_an_average_that_keeps_little_is_named():
+    usual, little = (schedule_warnings(dataclasses.replace(RUN, average_decay=decay)) for decay in (0.9, 0.001))
+    (line,) = set(little) - set(usual)
+    assert line.startswith("Run.average_decay is 0.001, the share of the moving average that an update keeps")
 
 
 def test_rows_must_have_the_features_that_the_objective_reads():

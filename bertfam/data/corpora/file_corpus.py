@@ -103,7 +103,16 @@ class FileCorpus(Corpus):
         settings: dict[str, Any] = {} if self.validation else {"validation_fraction": self.validation_fraction}
         settings["train"] = file_fingerprints(self.files("train"))
         settings["validation"] = file_fingerprints(self.files("validation")) if self.validation else []
+        self._check_copies(settings["train"], settings["validation"])
         return settings
+
+    def _check_copies(self, train: list[dict[str, Any]], validation: list[dict[str, Any]]) -> None:
+        """Raise UserError if a held-out file has the bytes of a training file; the arguments are their fingerprints."""
+        paths = {(file["sha256"], file["size"]): place for place, file in enumerate(train) if file["size"] and "sha256" in file}
+        for place, file in enumerate(validation):
+            if (copied := paths.get((file.get("sha256"), file["size"]))) is not None:
+                copy, original = self.files("validation")[place], self.files("train")[copied]
+                raise UserError(f"{copy} is a copy of {original}, and text is either training or validation text; remove one")
 
     def _belongs(self, lines: list[str], split: str) -> bool:
         """Return True if a document in the files of a split belongs to the split."""

@@ -671,7 +671,7 @@ CHECKPOINTS = {
     ),
     "embedded texts longer than the model's rows": Entry(
         "embed --model_dir={trained}/model --input=new.tsv --output=vectors.npy --length=9999",
-        ("9999",),
+        ("(--length)", "9999"),
         {"new.tsv": "text\nhe returns\n"},
     ),
     "no average": Entry(

@@ -85,6 +85,7 @@ def test_fingerprint_depends_on_every_setting_that_changes_the_documents(folder)
 MISTAKES = {
     "a line with a column too few": ("conll", "x O\n\ny O\nz\n", {}, ["a:4", "1 column,", "column 2", "--label"]),
     "an unknown tag": ("conll", "x O\n\ny O\nz I-PER\n", {}, ["a:3", "'I-PER'", "B-LOC, B-ORG, O"]),
+    "a tag in one of several columns": ("conll", "EU NNP O\n", {}, ["a:1", "3 columns", "--label=N", "2 (NNP), 3 (O)"]),
     "a column that is no number": ("conll", "x O\n", {"tags": "ner"}, ["--label=ner", "counted from 1"]),
     "no field of tags": ("jsonl", '{"tokens": ["x"]}', {}, ["a:1", "'tags'", "--label"]),
     "a text in place of words": ("jsonl", '{"tokens": "x y", "tags": ["O"]}', {}, ["a:1", "'tokens'", "no list"]),

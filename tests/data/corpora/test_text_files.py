@@ -98,6 +98,9 @@ def test_validation_files_replace_held_out_documents(tmp_path):
     assert list(corpus.documents("train")) == DOCUMENTS and list(corpus.documents("validation")) == [["Seven."]]
     with pytest.raises(UserError, match="both training and validation"):
         list(TextFiles(str(tmp_path / "t.txt"), str(tmp_path / "*.txt")).documents("train"))
+    (tmp_path / "c.txt").write_text(TEXT)
+    with pytest.raises(UserError, match="c.txt is a copy of .*t.txt, and text is either training or validation text"):
+        TextFiles(str(tmp_path / "t.txt"), str(tmp_path / "[cv].txt")).fingerprint()
 
 
 def test_file_names_of_another_format_are_warned_about_once(tmp_path, capsys):

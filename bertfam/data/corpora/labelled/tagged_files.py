@@ -40,8 +40,8 @@ class TaggedFiles(FileCorpus):
     Attributes:
       train, validation, validation_fraction: See `FileCorpus`.
       input_format: "conll", "conllu" or "jsonl"; None: "conllu" and "jsonl" for files of these extensions, else "conll".
-      words, tags: Columns, counted from 1, or fields of the words and of their tags; None: 1 and 2, 2 and 4 (parts of speech) in
-        conllu, "tokens" and "tags" in jsonl.
+      words, tags: Columns, counted from 1, or fields of the words and of their tags; None: 1 and 2 where there
+        are no more, 2 and 4 (parts of speech) in conllu, "tokens" and "tags" in jsonl.
       tagged: False if the words have no tags.
       classes: Names of the tags, in the order of the model's outputs.
       encoding: Any codec of Python.
@@ -77,6 +77,10 @@ class TaggedFiles(FileCorpus):
     @override
     def labels_words(self) -> bool:
         return True
+
+    def is_json(self, path: str | os.PathLike[str]) -> bool:
+        """Return True if a file has JSON objects in place of columns."""
+        return (self.input_format or _format_of(path)) == "jsonl"
 
     def records(self, path: str | os.PathLike[str]) -> Iterator[tuple[str, list[str], list[str]]]:
         """Yield the place, the words and the tags of each sentence; there are no tags if the words have none."""
@@ -144,6 +148,11 @@ class TaggedFiles(FileCorpus):
                 raise UserError(
                     f"{where}: {plural(len(cells), 'column')}, and column {max(places) + 1} is required; fix the line, or name "
                     "the columns of words and tags with --text and --label"
+                )
+            if self.tagged and self.tags is None and not is_conllu and len(cells) > 2:
+                raise UserError(
+                    f"{where}: {len(cells)} columns, and the tag may be in any: name its column with --label=N, of "
+                    f"{listed((f'{place} ({cell})' for place, cell in enumerate(cells, 1)), 10)}"
                 )
             values = [cells[place].strip() for place in places]
             start = start if sentence else where

@@ -76,7 +76,8 @@ class LabelledExamples:
         if room < 2:
             raise UserError(f"length {length} is too short for a labelled text; use at least {length - room + 2}")
         self._sizes = truncated(lengths, room)
-        self.cut, self.warnings = int((lengths.sum(axis=1) > room).sum()), list[str]()
+        is_cut = (lengths.sum(axis=1) > room).reshape(len(documents), -1).any(axis=1)
+        self.cut, self.warnings = int(is_cut.sum()), list[str]()
         if self.cut:
             self.warnings.append(
                 f"{self.cut:,} of the {len(documents):,} texts of {documents.name} have more than {room} tokens, and their ends "
