@@ -148,7 +148,7 @@ class Meeting:
 
     @property
     def advice(self) -> str:
-        """What to do where processes are missing that no flag names; "" if flags name them."""
+        """End of the message about missing processes that no flag names; "" if flags name them."""
         return "; --num_processes=1 trains in this process alone" if self.origin else ""
 
     def proof(self, *parts: Any) -> str:

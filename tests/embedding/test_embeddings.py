@@ -148,7 +148,7 @@ def test_a_pooling_outside_of_the_folder_is_not_used(folder, tmp_path):
         ([b"text"], {}, r"texts\[0\]"),
         (["text"], {"pooling": "sum"}, "pooling is 'sum', and must be one of mean, cls, max"),
         (["text"], {"length": 65}, "at most 64"),
-        (["text"], {"length": 2}, "no room"),
+        (["text"], {"length": 2}, "too few for control tokens"),
         (["text"], {"batch_size": 0}, "batch_size is 0"),
         (["text"], {"prompt_name": "query"}, "has no prompts"),
     ],
