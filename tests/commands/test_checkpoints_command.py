@@ -103,9 +103,8 @@ def test_only_what_a_run_writes_is_copied(trained, tmp_path, capsys):
     """A stranger's folder may hold links to private files, and pipes, which would be waited for."""
     model_dir = copy_run(trained.model_dir, tmp_path / "model")
     (tmp_path / "private.txt").write_text("a private key")
-    for folder in (model_dir / "vocab", model_dir / "checkpoints/24/params"):
-        (folder / "added.txt").symlink_to(tmp_path / "private.txt")
-        os.mkfifo(folder / "pipe")
+    (model_dir / "vocab/added.txt").symlink_to(tmp_path / "private.txt")
+    os.mkfifo(model_dir / "vocab/pipe")
     copies = [tmp_path / "clean", tmp_path / "copy"]
     for source, copy in zip((trained.model_dir, model_dir), copies, strict=True):
         assert run(capsys, f"--model_dir={source}", f"--copy_weights={copy}")[0] == 0
@@ -113,6 +112,9 @@ def test_only_what_a_run_writes_is_copied(trained, tmp_path, capsys):
     for found in files:
         del found[Path("checkpoints/0/digests.json")]  # has the time
     assert files[0] == files[1]
+    (model_dir / "checkpoints/24/params/added.txt").symlink_to(tmp_path / "private.txt")
+    assert cli.main(["checkpoints", f"--model_dir={model_dir}", f"--copy_weights={tmp_path / 'older'}"]) == 0
+    assert "24 is not used (params/added.txt is a link out of its folder); step 20 is" in capsys.readouterr().err
     (model_dir / "files.json").unlink()
     (model_dir / "config.gin").unlink()
     (model_dir / "config.gin").symlink_to(tmp_path / "private.txt")
