@@ -7,7 +7,8 @@ moved to NAME. Whoever can write into the folder can foresee these names, so lin
 import json
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,25 +49,29 @@ class PartialFile:
                     raise UserError(f"{name} is a folder, where a file is written first; remove it, or name another file")
                 name.unlink(missing_ok=True)
             self._file = open(self.partial, "x+b", opener=_open_unfollowed)
-            self._file.write(header)
-            self._file.flush()
+            with self._named_in_errors():
+                self._file.write(header)
+                self._file.flush()
             write_text(self._record, text)
         self.done = self._whole_records(len(header))
         self._file.seek(0, os.SEEK_END)
 
     def append(self, records: bytes) -> None:
         """Append whole records."""
-        self._file.write(records)
-        self._file.flush()
+        with self._named_in_errors():
+            self._file.write(records)
+            self._file.flush()
 
     def close(self) -> None:
         """Close the file, which stays partial unless it is finished."""
-        self._file.close()
+        with self._named_in_errors():  # records that a full disk has refused are written once more
+            self._file.close()
 
     def replace_header(self, header: bytes) -> None:
         """Replace the content before the first record by another of the same size, after the last record."""
-        self._file.seek(0)
-        self._file.write(header)
+        with self._named_in_errors():
+            self._file.seek(0)
+            self._file.write(header)
 
     def finish(self, convert: Callable[[Path, Path], None] | None = None) -> None:
         """Move the complete file to its place.
@@ -77,8 +82,9 @@ class PartialFile:
         Raises:
           UserError: If another file or a link has taken the place of the partial one.
         """
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with self._named_in_errors():
+            self._file.flush()
+            os.fsync(self._file.fileno())
         if not os.path.lexists(self.partial) or not os.path.samestat(os.fstat(self._file.fileno()), os.lstat(self.partial)):
             raise UserError(f"{self.partial} was removed or replaced, by another command with the same output, say; run it again")
         self._file.close()
@@ -90,6 +96,15 @@ class PartialFile:
         else:
             os.replace(self.partial, self._path)
         self._record.unlink(missing_ok=True)
+
+    @contextmanager
+    def _named_in_errors(self) -> Iterator[None]:
+        """Name the file in an OSError: those of writing name none."""
+        try:
+            yield
+        except OSError as error:
+            error.filename = error.filename or str(self._path)
+            raise
 
     def _whole_records(self, begin: int) -> int:
         """Count the records from byte `begin` on that are written completely, and remove the rest of one that is not."""

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from bertfam.errors import UserError
 from bertfam.evaluation.suites import minimal_pair_suite
 from bertfam.evaluation.suites.comparison import compare_outcomes
 from bertfam.evaluation.suites.minimal_pair_suite import MinimalPairSuite
@@ -74,6 +75,46 @@ def test_finished_runs_are_kept_and_others_are_not(runs):
     assert more.run(lines.append, lambda: None) == 0 and len(runs.calls) == 4
     (runs.folder / "pairs/other.jsonl").write_text(json.dumps(PAIRS[0]) + "\n")
     assert "of which 2 finished" in runs.start(1, 3).plan()[0]
+
+
+RESULT = {"scores": {"accuracy": 1.0}, "outcomes": [1, 1, 1], "settings": {}}
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", '{"scores": {"acc', "{}", "[]", b"\xff", RESULT | {"scores": {"accuracy": float("inf")}}, RESULT | {"scores": {}},
+     RESULT | {"outcomes": [1, 1, "x"]}, RESULT | {"outcomes": 5}, RESULT | {"outcomes": [1, 1, float("nan")]},
+     RESULT | {"settings": []}, RESULT | {"scores": {"accuracy": True}}],
+)  # fmt: skip
+def test_damaged_results_are_measured_again(runs, content, capsys):
+    runs.start(1).run(lambda line: None, lambda: None)
+    folder = runs.folder / "report/runs/_1_/agreement"
+    raw = content if isinstance(content, bytes) else (content if isinstance(content, str) else json.dumps(content)).encode()
+    (folder / "seed_0.json").write_bytes(raw)
+    assert "of which 1 finished" in runs.start(1).plan()[0]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "seed_0.json" in line and line.endswith(": it is measured again")
+    (folder / "source.json").write_bytes(b"\xff")
+    again = runs.start(1)
+    assert again.run(lambda line: None, lambda: None) == 0 and len(runs.calls) == 3
+    assert "of which 2 finished" in runs.start(1).plan()[0] and markdown(make_report(again))
+
+
+def test_results_of_other_texts_and_links_out_of_the_folder_are_refused(runs, tmp_path):
+    runs.start(1).run(lambda line: None, lambda: None)
+    folder = runs.folder / "report/runs/_1_/agreement"
+    (folder / "seed_0.json").write_text(json.dumps(RESULT | {"outcomes": [1]}))
+    more = runs.start(1, 2)
+    with pytest.raises(UserError, match="has other scores or another number of texts than that of <1> with seed 0"):
+        more.run(lambda line: None, lambda: None)
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match="agreement is a link out of its folder"):
+        runs.start(1)
+    folder.unlink()
+    folder.write_text("")
+    with pytest.raises(UserError, match="agreement cannot be written"):
+        runs.start(1).run(lambda line: None, lambda: None)
 
 
 def test_reports_have_the_scores_and_escape_text(runs):

@@ -106,6 +106,15 @@ def test_text_is_written_completely_or_not_at_all(tmp_path, monkeypatch):
         files.write_text(tmp_path / "none" / "a", "new")
 
 
+def test_a_full_disk_is_told_with_the_name_of_the_output(tmp_path):
+    file = PartialFile(tmp_path / "p.tsv", {}, header=b"name\n", end=b"\n")
+    file.close()
+    file._file = open("/dev/full", "wb")
+    for write in (lambda: file.append(b"a\n"), file.close):
+        with pytest.raises(OSError, match=f"No space left on device: '{tmp_path / 'p.tsv'}'"):
+            write()
+
+
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "file")
 
 

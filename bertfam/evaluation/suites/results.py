@@ -2,13 +2,17 @@
 
 import dataclasses
 import json
+import math
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bertfam.errors import UserError, warn_once
+from bertfam.storage.faults import cannot_write
 from bertfam.storage.files import write_text
+from bertfam.storage.untrusted import check_subfolder, read_json, read_text
 
 
 @dataclass(frozen=True)
@@ -40,19 +44,29 @@ class TaskFolder:
     path: Path
     source: Mapping[str, Any]
 
+    def __post_init__(self) -> None:
+        for folder in (self.path.parent.parent, self.path.parent, self.path):
+            check_subfolder(folder)
+
     def read(self, seed: int) -> Result | None:
-        """Return the result with a seed; None if there is none."""
+        """Return the result with a seed; None, with a warning, if it is damaged, and None if there is none."""
         file = self.path / f"seed_{seed}.json"
         if not self._is_own() or not file.is_file():
             return None
-        values = json.loads(file.read_text("utf-8"))
-        return Result(values["scores"], tuple(values["outcomes"]), values["settings"])
+        try:
+            return _result(file)
+        except UserError as error:
+            warn_once(f"{error}: it is measured again")
+            return None
 
     def begin(self) -> None:
-        """Make the folder, without results of another source."""
+        """Make the folder, without results of another source; raise UserError if it cannot be made."""
         if not self._is_own():
             shutil.rmtree(self.path, ignore_errors=True)
-            self.path.mkdir(parents=True)
+            try:
+                self.path.mkdir(parents=True)
+            except OSError as error:
+                raise cannot_write(self.path, error, "move away what is there") from error
             write_text(self._record, self._text)
 
     def write(self, seed: int, result: Result) -> None:
@@ -72,4 +86,22 @@ class TaskFolder:
         return json.dumps(self.source, sort_keys=True, default=str)
 
     def _is_own(self) -> bool:
-        return self._record.is_file() and self._record.read_text("utf-8") == self._text
+        try:
+            return self._record.is_file() and read_text(self._record) == self._text
+        except UserError:
+            return False
+
+
+def _result(file: Path) -> Result:
+    """Read a result; raise UserError if it is damaged."""
+    values = read_json(file)
+    scores, outcomes, settings = (values.get(name) for name in ("scores", "outcomes", "settings"))
+    is_sound = isinstance(scores, dict) and scores and isinstance(outcomes, list) and isinstance(settings, dict)
+    # A correlation with equal predictions is nan.
+    if not is_sound or not all(map(_is_number, outcomes)) or not all(_is_number(one) or one != one for one in scores.values()):
+        raise UserError(f"{file} holds no scores, outcomes and settings as a run writes them")
+    return Result(scores, tuple(outcomes), settings)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < math.inf

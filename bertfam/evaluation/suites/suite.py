@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bertfam.errors import UserError
 from bertfam.evaluation.suites.results import Result, TaskFolder
 from bertfam.plurals import plural
 from bertfam.training.run_plan import duration
@@ -102,7 +103,7 @@ class SuiteRuns:
         self.results: dict[tuple[str, str, int], Result] = {}
         for task, model, seed in self._all():
             if result := self._folder(task, model).read(seed):
-                self.results[task.name, model.label, seed] = result
+                self._add(task, model, seed, result)
 
     def plan(self) -> list[str]:
         """Return the lines of the plan."""
@@ -137,7 +138,7 @@ class SuiteRuns:
             folder.write(seed, result)
             if all(folder.read(one) for one in self.seeds):
                 folder.tidy()
-            self.results[task.name, model.label, seed] = result
+            self._add(task, model, seed, result)
             save()
             work, left, end = work + task.work, left - task.work, time.monotonic()
             scores = "  ".join(f"{name} {value:.4f}" for name, value in result.scores.items())
@@ -148,6 +149,16 @@ class SuiteRuns:
     def of(self, task: str, model: str) -> dict[int, Result]:
         """Return the results so far of a task and the label of a model, by seed."""
         return {seed: result for (name, label, seed), result in self.results.items() if (name, label) == (task, model)}
+
+    def _add(self, task: SuiteTask, model: Model, seed: int, result: Result) -> None:
+        """Keep a result; raise UserError if the task's others are of other scores or texts, since all are compared."""
+        for (name, label, other_seed), other in self.results.items():
+            if name == task.name and (other.scores.keys(), len(other.outcomes)) != (result.scores.keys(), len(result.outcomes)):
+                raise UserError(
+                    f"{self._folder(task, model).path}: the result of seed {seed} has other scores or another number of texts "
+                    f"than that of {label} with seed {other_seed}, so one of them was changed: delete both"
+                )
+        self.results[task.name, model.label, seed] = result
 
     def _all(self) -> Iterator[tuple[SuiteTask, Model, int]]:
         return ((task, model, seed) for model in self.models for task in self.suite.tasks for seed in self.seeds)
