@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
+from bertfam.data.corpora.parquet_pages import read_pages
 from bertfam.data.corpora.text_lines import LONGEST_LINE, other_file, read_lines
 from bertfam.errors import UserError
 from bertfam.plurals import listed, plural
@@ -171,7 +172,7 @@ def _read_parquet(path: _Path, encoding: str, field: str) -> Iterator[list[str]]
         with _open_seekable(path) as file, parquet.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20) as table:
             outer, *inner = _column(path, table.schema_arrow, field)
             _check_unpacked_size(path, table.metadata, field)
-            for batch in table.iter_batches(batch_size=_BATCH, columns=[field], use_threads=False):
+            for batch in _batches(path, file, table, field):
                 for value in batch.column(outer):
                     text = functools.reduce(lambda fields, name: fields and fields[name], inner, value.as_py())
                     row += 1
@@ -192,6 +193,13 @@ def _read_parquet(path: _Path, encoding: str, field: str) -> Iterator[list[str]]
         if error.errno is None:  # pyarrow's own, about the contents of the file
             raise _damaged(path, row) from error
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _batches(path: _Path, file: io.BufferedReader, table: Any, field: str) -> Iterator[Any]:
+    """Yield the rows of a column in batches; each row group is checked before it is read."""
+    for group in range(table.num_row_groups):
+        _check_pages(path, file, table.metadata, group, field)
+        yield from table.iter_batches(batch_size=_BATCH, row_groups=[group], columns=[field], use_threads=False)
 
 
 def _open_seekable(path: _Path) -> io.BufferedReader:
@@ -258,18 +266,39 @@ def _leaves(schema: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
 def _check_unpacked_size(path: _Path, metadata: Any, field: str) -> None:
     """Raise UserError if a piece of a column becomes so much larger when it is unpacked that it cannot be text.
 
-    A page is unpacked as a whole, and 33 KB of zstd may be a page of 1 GiB. The sizes are those that the file states.
+    A page is unpacked as a whole, and 33 KB of zstd may be a page of 1 GiB. The sizes are those that the footer states.
     """
     for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        for column in map(group.column, range(group.num_columns)):
-            size = column.total_uncompressed_size
-            if column.path_in_schema == field and size > max(_UNPACKED, _RATIO * column.total_compressed_size):
-                raise UserError(
-                    f"{path}: {column.total_compressed_size:,} bytes of column {field!r} become {size:,} when they are unpacked, "
-                    f"more than {_RATIO} times as many, in row group {number}, of {plural(group.num_rows, 'row')}: write the "
-                    f"file again with row groups of less text than {_UNPACKED >> 20} MiB"
-                )
+        for column in _columns(metadata, number, field):
+            _check_size(path, metadata, number, field, column.total_compressed_size, column.total_uncompressed_size)
+
+
+def _check_pages(path: _Path, file: io.BufferedReader, metadata: Any, number: int, field: str) -> None:
+    """Raise UserError as `_check_unpacked_size` does, by the headers of the pages of a row group: its footer may lie."""
+    for column in _columns(metadata, number, field):
+        start = column.data_page_offset
+        if column.has_dictionary_page and column.dictionary_page_offset > 0:
+            start = min(start, column.dictionary_page_offset)
+        try:
+            for page in read_pages(file, start, column.total_compressed_size, column.num_values):
+                _check_size(path, metadata, number, field, page.packed, page.unpacked)
+        except (ValueError, OverflowError) as error:
+            raise _damaged(path, sum(metadata.row_group(before).num_rows for before in range(number))) from error
+
+
+def _columns(metadata: Any, number: int, field: str) -> Iterator[Any]:
+    """Yield the columns of a row group whose path is `field`."""
+    group = metadata.row_group(number)
+    return (column for column in map(group.column, range(group.num_columns)) if column.path_in_schema == field)
+
+
+def _check_size(path: _Path, metadata: Any, number: int, field: str, packed: int, unpacked: int) -> None:
+    if unpacked > max(_UNPACKED, _RATIO * packed):
+        raise UserError(
+            f"{path}: {packed:,} bytes of column {field!r} become {unpacked:,} when they are unpacked, more than {_RATIO} times "
+            f"as many, in row group {number}, of {plural(metadata.row_group(number).num_rows, 'row')}: write the file again with "
+            f"row groups of less text than {_UNPACKED >> 20} MiB"
+        )
 
 
 def _as_text(kind: Any) -> str:

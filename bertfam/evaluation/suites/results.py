@@ -12,7 +12,7 @@ from typing import Any
 from bertfam.errors import UserError, warn_once
 from bertfam.storage.faults import cannot_write
 from bertfam.storage.files import write_text
-from bertfam.storage.untrusted import check_subfolder, read_json, read_text
+from bertfam.storage.untrusted import check_subfolder, read_json, read_text, typed
 
 
 @dataclass(frozen=True)
@@ -95,11 +95,12 @@ class TaskFolder:
 def _result(file: Path) -> Result:
     """Read a result; raise UserError if it is damaged."""
     values = read_json(file)
-    scores, outcomes, settings = (values.get(name) for name in ("scores", "outcomes", "settings"))
-    is_sound = isinstance(scores, dict) and scores and isinstance(outcomes, list) and isinstance(settings, dict)
-    # A correlation with equal predictions is nan.
-    if not is_sound or not all(map(_is_number, outcomes)) or not all(_is_number(one) or one != one for one in scores.values()):
+    scores, outcomes = typed(values, "scores", dict, file), typed(values, "outcomes", list, file)
+    settings = typed(values, "settings", dict, file)
+    if not scores or outcomes is None or settings is None or not all(map(_is_number, outcomes)):
         raise UserError(f"{file} holds no scores, outcomes and settings as a run writes them")
+    if not all(_is_number(score) or score != score for score in scores.values()):  # a correlation with equal predictions is nan
+        raise UserError(f"{file} holds a score that is no number")
     return Result(scores, tuple(outcomes), settings)
 
 

@@ -1,6 +1,7 @@
 """Documents in JSON lines and Parquet."""
 
 import functools
+import io
 import json
 from typing import get_args
 
@@ -10,6 +11,7 @@ from pyarrow import feather, parquet
 
 from bertfam.data.corpora import formats
 from bertfam.data.corpora.formats import INPUT_FORMATS, InputFormat
+from bertfam.data.corpora.parquet_pages import read_pages
 from bertfam.data.corpora.text_files import TextFiles
 from bertfam.errors import UserError
 
@@ -110,8 +112,38 @@ def test_parquet_that_unpacks_to_gigabytes_is_refused_before_it_is_unpacked(tmp_
     write_table(tmp_path / "a", {"text": ["a" * (1 << 22)], "other": ["b"]}, compression="zstd", use_dictionary=False)
     assert "become 4,194,3" in (error := error_message(tmp_path / "a", input_format="parquet")) and "of 1 row:" in error
     assert read(tmp_path / "a", input_format="parquet", text_field="other") == [["b"]]
+
+    def number(value):
+        return bytes((value << 1 >> place & 127) | (128 if place < 21 else 0) for place in range(0, 28, 7))
+
+    stated = parquet.read_metadata(tmp_path / "a").row_group(0).column(0).total_uncompressed_size
+    content = (tmp_path / "a").read_bytes()
+    assert content.count(number(stated)) == 1
+    (tmp_path / "a").write_bytes(content.replace(number(stated), number(1 << 20)))  # the footer lies, the page does not
+    assert "become 4,194,3" in error_message(tmp_path / "a", input_format="parquet")
     write_table(tmp_path / "a", {"text": rows}, compression="zstd")
     assert read(tmp_path / "a", input_format="parquet") == [[row] for row in rows]
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("dictionary", [True, False])
+def test_sizes_of_the_pages_of_a_column(tmp_path, version, dictionary):
+    settings = {"data_page_version": version, "use_dictionary": dictionary, "data_page_size": 4000, "row_group_size": 9000}
+    write_table(tmp_path / "a", {"text": [f"row {row % 700}" for row in range(20_000)]}, write_page_checksum=True, **settings)
+    metadata = parquet.read_metadata(tmp_path / "a")
+    for group in range(3):
+        column = metadata.row_group(group).column(0)
+        start = column.dictionary_page_offset if dictionary else column.data_page_offset
+        with open(tmp_path / "a", "rb") as file:
+            pages = list(read_pages(file, start, column.total_compressed_size, column.num_values))
+        assert len(pages) >= 2
+        for total, sizes in ((column.total_compressed_size, "packed"), (column.total_uncompressed_size, "unpacked")):
+            headers = total - sum(getattr(page, sizes) for page in pages)
+            assert 10 * len(pages) < headers < 200 * len(pages)
+    damaged = [b"", b"\xff" * 40, b"\x15\x00\x15\x01\x15\x01\x00", b"\x18" + b"\xff" * 9 + b"\x01", b"\x1c" * 40 + b"\x00" * 40]
+    for content in damaged:  # no header, no type, sizes below 0, a text of 2^64 bytes, structures without end
+        with pytest.raises((ValueError, OverflowError)):
+            list(read_pages(io.BytesIO(content), 0, 100, 1))
 
 
 def test_other_kinds_of_columns_and_files_are_answered_with_what_makes_them_text(tmp_path):
