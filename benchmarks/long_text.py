@@ -120,6 +120,11 @@ class Cut:
     source: Any
     context: int
 
+    def row_length(self, step: int) -> int | None:
+        """Return the length of the rows of the step's batch, which are cut in place."""
+        length: int | None = self.source.row_length(step)
+        return length
+
     def rows(self, step: int, start: int, stop: int) -> dict[str, np.ndarray]:
         """Return rows start .. stop-1 of the step's batch, cut."""
         found = self.source.rows(step, start, stop)

@@ -1,5 +1,6 @@
 """Fixture of the benchmarks: their commands run in the process of the test, which has imported JAX already."""
 
+import os
 import runpy
 import subprocess
 import sys
@@ -66,6 +67,8 @@ def modules_in_process(monkeypatch):
 
     monkeypatch.setattr(subprocess, "run", run)
     monkeypatch.setattr(training_runs, "ThreadPoolExecutor", InlinePool)
+    # Without settings of glibc a command that trains would start this process anew.
+    monkeypatch.setenv("GLIBC_TUNABLES", os.environ.get("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"))
     shared_programs.share(monkeypatch)
     skip_initialisation(monkeypatch)  # a third of the time to compile a run of few updates
     return run_module
