@@ -41,7 +41,7 @@ class PartialFile:
         self.partial = self._path.with_name(f".{self._path.name}.partial")
         self._record = self._path.with_name(f".{self._path.name}.partial.json")
         text = json.dumps(source, sort_keys=True)
-        if _is_plain(self._record) and _is_plain(self.partial) and self._record.read_text("utf-8") == text:
+        if _is_plain(self._record) and _is_plain(self.partial) and self._record.read_bytes() == text.encode():
             self._file = open(self.partial, "r+b", opener=_open_unfollowed)
         else:
             for name in (self.partial, self._record):

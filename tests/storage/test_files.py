@@ -106,6 +106,15 @@ def test_text_is_written_completely_or_not_at_all(tmp_path, monkeypatch):
         files.write_text(tmp_path / "none" / "a", "new")
 
 
+def test_a_record_that_is_no_text_starts_over(tmp_path):
+    for content in (b"\xff", b""):
+        (tmp_path / ".p.tsv.partial").write_bytes(b"name\na\n")
+        (tmp_path / ".p.tsv.partial.json").write_bytes(content)
+        file = PartialFile(tmp_path / "p.tsv", {}, header=b"name\n", end=b"\n")
+        assert file.done == 0 and file.partial.read_bytes() == b"name\n"
+        file.close()
+
+
 def test_a_full_disk_is_told_with_the_name_of_the_output(tmp_path):
     file = PartialFile(tmp_path / "p.tsv", {}, header=b"name\n", end=b"\n")
     file.close()

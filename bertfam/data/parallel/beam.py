@@ -93,7 +93,7 @@ def parts_folder(output: Path, fingerprint: Mapping[str, Any]) -> Iterator[Path]
     with locks.hold(folder, seconds=None, named=output):
         record = folder / "fingerprint.json"
         expected = json.dumps(fingerprint)
-        if not record.is_file() or record.read_text() != expected or has_links(folder):
+        if not record.is_file() or record.read_bytes() != expected.encode() or has_links(folder):
             clear_folder(folder, keep=(locks.NAME,))
             record.write_text(expected)
         try:
