@@ -1,6 +1,7 @@
 """Text files of any format and encoding."""
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -15,6 +16,8 @@ from bertfam.data.corpora.input_files import InputFile
 from bertfam.data.corpora.sentences import check_language, split_sentences
 from bertfam.data.corpora.text_lines import check_encoding
 from bertfam.errors import UserError, warn_once
+
+_OBJECT = re.compile(r"\s*\{\s*\".*\}\s*", re.DOTALL)  # of JSON, which a whole parse of a long line would only confirm
 
 # `bertfam.data.sources`, the old path of this module, offered all of these.
 __all__ = ["Corpus", "FileCorpus", "Part", "TextFiles", "is_held_out"]
@@ -84,4 +87,14 @@ class TextFiles(FileCorpus):
 
     @override
     def read(self, path: str | os.PathLike[str]) -> Iterator[list[str]]:
-        return self._format.read(path, self.encoding, self.text_field)
+        documents = self._format.read(path, self.encoding, self.text_field)
+        return documents if self._format.fields else _plain(path, documents)
+
+
+def _plain(path: str | os.PathLike[str], documents: Iterator[list[str]]) -> Iterator[list[str]]:
+    """Yield the documents of plain text; warn of a file whose first line is a JSON object."""
+    for number, document in enumerate(documents):
+        if not number and document and _OBJECT.fullmatch(document[0]):
+            fix = "give --input_format=jsonl if each line is one"
+            warn_once(f"{path}:1 is a JSON object, and is read as plain text, with its names and quotation marks; {fix}")
+        yield document

@@ -245,3 +245,16 @@ def test_parts_of_a_split_add_up_to_its_text(tmp_path, monkeypatch, held_out):
         texts = [lines for part in corpus.parts(split) for lines in corpus.part(split, part)]
         assert texts == list(corpus.texts(split))
     assert bool(corpus.parts("validation")) == (corpus.validation_fraction > 0)
+
+
+def test_json_under_the_name_of_plain_text_is_named(tmp_path, capsys):
+    path = tmp_path / "pages.txt"
+    path.write_text('{"url": "a", "text": "One."}\n{"url": "b", "text": "Two."}\n')
+    (tmp_path / "braces.txt").write_text('{"quoted"} words in braces.\n')
+    list(TextFiles((str(tmp_path / "braces.txt"),)).read(tmp_path / "braces.txt"))
+    assert not capsys.readouterr().err
+    for format in ("sentences", "lines"):
+        list(TextFiles((str(path),), input_format=format).read(path))
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert f"{path}:1 is a JSON object" in warning and "--input_format=jsonl" in warning
+    assert list(TextFiles((str(path),), input_format="jsonl").read(path)) and not capsys.readouterr().err
