@@ -20,6 +20,7 @@ from bertfam.suggest import nearest, without_commas
 
 LINE_LENGTH = 100
 _UNITS = "kmb"
+_LONGEST_WORD = 200  # that a message repeats
 _YAML = re.compile(r"\s*([\w./]+)\s*:=?\s*(\S.*?)\s*")  # a line of a YAML file
 _ABBREVIATED = re.compile(rf"[^=#]+=\s*(\d+(?:\.\d+)?)([{_UNITS}])\s*(?:#.*)?", re.IGNORECASE)  # NAME = 8k
 _ODD_SPACE = re.compile("[\u00a0\u2000-\u200d\u202f\u2060\u3000\ufeff]")  # as text copied from web pages has
@@ -260,6 +261,9 @@ def _explained(message: str, source: str, line: str, lines: Sequence[str]) -> st
 
 def _explained_word(word: str, source: str) -> str:
     """Explain a word that is no value of gin."""
+    if len(word) > _LONGEST_WORD:
+        fix = "a number has at most 4,300 digits" if word.isdigit() else "write a text in quotation marks"
+        return f"{word[:20]}..., a word of {len(word):,} characters, is not a value; {fix}"
     if "\\" in word:
         return f"{word} is not a value; write / in place of each backslash, or two backslashes"
     quoted = f"'\"{word}\"'" if source.startswith("--gin.") else f'"{word}"'

@@ -31,6 +31,14 @@ def run_here(dtype: Any) -> bool:
     return platform == "gpu" and (compute_capability or 0) >= _LEAST_COMPUTE_CAPABILITY
 
 
+def join_products(dtype: Any) -> bool:
+    """Return True if products with several kernels are to be computed as one, as the kernels of this package read them.
+
+    On a CPU, stacked kernels are copied in each call, which takes longer than the products of a short row.
+    """
+    return run_here(dtype) or target()[0] != "cpu"
+
+
 def local_shape(shape: Sequence[int], axes: Axes) -> tuple[int, ...] | None:
     """Return the shape of a device's part of an array with these logical axes; None if the parts would not be equal."""
     sizes = jax.sharding.get_abstract_mesh().shape

@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from bertfam.kernels import hidden_layer
-from bertfam.kernels.target import target
+from bertfam.kernels import hidden_layer, rows
 from bertfam.layers.activations import ACTIVATIONS, WIDE_ACTIVATIONS, Activation
 from bertfam.layers.dense import Dense, project, project_jointly, unstack
 from bertfam.layers.dropout import Dropout
@@ -55,7 +54,7 @@ class FeedForward(nn.Module):
         names = ("intermediate", "linear") if self.gated else ("intermediate",)
         parameters = [up(name=name).parameters(inputs.shape[-1:]) for name in names]
         inputs = inputs.astype(self.dtype)
-        if target()[0] == "cpu":  # as in `bertfam.layers.attention.dot_product`
+        if not rows.join_products(self.dtype):
             apart = [project(inputs, *own) for own in parameters]
             hidden = self._hidden([nn.with_logical_constraint(factor, ("batch", "length", "mlp")) for factor in apart])
         else:

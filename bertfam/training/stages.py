@@ -11,6 +11,8 @@ from bertfam.data.rows.batches import Batches, BatchSource
 from bertfam.data.text_data import TextData
 from bertfam.data.token_cache.cache import TokenCache
 
+# Of a batch: 64 times those of the largest batches of PaLM (Chowdhery et al. 2022), and 1 GiB of int32 for each feature.
+_MOST_TOKENS = 2**28
 _MOST_SIZES = 100
 
 
@@ -29,9 +31,14 @@ class Stage:
     batch_size: int = 256
 
     def __post_init__(self) -> None:
-        for name, bits in (("steps", 31), ("length", 24), ("batch_size", 31)):
+        for name, bits in (("steps", 31), ("length", 24), ("batch_size", 24)):
             if not 1 <= getattr(self, name) < 2**bits:
                 raise ValueError(f"{name} {getattr(self, name)} must be at least 1 and below 2^{bits}")
+        if (tokens := self.batch_size * self.length) >= _MOST_TOKENS:
+            raise ValueError(
+                f"batch_size {self.batch_size} of length {self.length} is {tokens:,} tokens, and a batch has fewer than "
+                f"{_MOST_TOKENS:,}"
+            )
 
 
 @dataclass(frozen=True)

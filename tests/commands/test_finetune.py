@@ -661,7 +661,8 @@ def test_mistakes_in_adapters(classifier, untrained, tmp_path, capsys, flags, na
 def test_long_texts_are_windows_whose_outputs_are_averaged(untrained, tmp_path, capsys):
     texts = [" ".join(f"{verb} {subject} here" for subject in SUBJECTS[:count]) for verb in VERBS.values() for count in (2, 5, 8)]
     rows = [(text, "bad" if "raises" in text else "good") for text in texts]
-    path, held_out = (write(tmp_path / name, rows, ("text", "label")) for name in ("long.csv", "held-out.csv"))
+    path = write(tmp_path / "long.csv", rows, ("text", "label"))
+    held_out = write(tmp_path / "held-out.csv", rows[1:], ("text", "label"))
     words = ["finetune", f"--init_from={untrained}", f"--train={path}", f"--validation={held_out}", "--epochs=1"]
     assert cli.main([*words, "--batch_size=4", "--length=16", "--stride=9", f"--model_dir={tmp_path / 'model'}"]) == 0
     predictor = open_predictor(tmp_path / "model")

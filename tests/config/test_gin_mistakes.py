@@ -67,7 +67,9 @@ def test_none_in_place_of_the_0_that_disables(binding):
 
 
 def test_a_word_that_is_longer_than_any_name_of_a_file(write):
-    assert error_message([write("a.gin", f"ToyModel.size = {'n' * 5000}\n")]).startswith("a.gin:1: nnn")
+    for sign, fix in (("n", "write a text in quotation marks"), ("1", "a number has at most 4,300 digits")):
+        message = error_message([write("a.gin", f"ToyModel.size = {sign * 5000}\n")])
+        assert message == f"a.gin:1: {sign * 20}..., a word of 5,000 characters, is not a value; {fix}"
 
 
 def test_value_that_an_include_after_it_overrides_is_named_in_a_warning(write, capsys):

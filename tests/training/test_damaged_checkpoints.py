@@ -131,6 +131,11 @@ def test_metadata_that_orbax_cannot_read_are_one_line_although_the_digests_agree
             opened.parts(3)
             opened.restore_params(3, on_devices(like, jax.tree.map(lambda _: here, like)))
     assert [row.state for row in listing.rows(folder)] == ["complete", "complete", "damaged"]
+    (shapes,) = (directory / "2" / "params" / "array_metadatas").iterdir()
+    shapes.write_text('{"array_metadatas": [{"array_metadata": {"param_name": "w"}}]}')
+    manifest.write(directory / "2")
+    with pytest.raises(UserError, match="process_0 in array_metadatas is no list of arrays and their shapes"):
+        opened.restore_params(2, on_devices(like, jax.tree.map(lambda _: here, like)))
     opened.close()
 
 

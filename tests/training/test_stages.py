@@ -43,3 +43,9 @@ def test_tokens_and_epochs_seen():
 def test_empty_stages_are_refused(settings):
     with pytest.raises(ValueError, match="0 must be at least 1"):
         Stage(**settings)
+
+
+def test_batches_that_no_machine_holds_are_refused():
+    assert Stage(1, 2048, 2048)
+    with pytest.raises(ValueError, match="batch_size 2097152 of length 128 is 268,435,456 tokens, and a batch has fewer"):
+        Stage(1, 128, 2**21)

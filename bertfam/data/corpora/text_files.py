@@ -88,7 +88,7 @@ class TextFiles(FileCorpus):
     @override
     def read(self, path: str | os.PathLike[str]) -> Iterator[list[str]]:
         documents = self._format.read(path, self.encoding, self.text_field)
-        return documents if self._format.fields else _plain(path, documents)
+        return documents if self._format.fields or fix_by_name(path) else _plain(path, documents)
 
 
 def _plain(path: str | os.PathLike[str], documents: Iterator[list[str]]) -> Iterator[list[str]]:

@@ -7,11 +7,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bertfam.kernels import split_heads
+from bertfam.kernels import rows, split_heads
 from bertfam.kernels.attention.choice import choose
 from bertfam.kernels.attention.interface import Inputs, Request
 from bertfam.kernels.attention.patterns import FULL, Pattern
-from bertfam.kernels.target import target
 from bertfam.layers.attention.key_value_cache import put
 from bertfam.layers.dense import Dense, project, project_jointly, unstack
 from bertfam.layers.execution import Execution
@@ -113,8 +112,7 @@ class Attention(nn.Module):
         inputs = inputs.astype(self.execution.compute_dtype)
         heads = self._axis if num_heads == self.num_heads else None
         axes = ("batch", "length", heads, "head_dim")
-        # Stacked kernels are copied in each call, which takes a CPU longer than the products of a short row.
-        if target()[0] == "cpu":
+        if not rows.join_products(inputs.dtype):
             apart = [project(inputs, *own) for own in parameters]
             return _turned([nn.with_logical_constraint(array, axes) for array in apart], names, angles)
         # The kernels are stacked on a new axis, so that one product has all heads and their sharding is kept.

@@ -1,5 +1,6 @@
 """Shapes of a checkpoint's arrays, compared with those of a configuration before anything is restored."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,6 +61,26 @@ def check_shapes(model_dir: Path, folder: Path, item: str, like: Any) -> None:
                 f"{model_dir / 'config.gin'} is not that of {folder}: {item}/{name} has the shape {saved[name]} there, and "
                 f"{shape} by the configuration; restore the config.gin that the model was trained with"
             )
+
+
+def check_array_metadata(folder: Path) -> None:
+    """Raise ValueError for metadata of an item's arrays that is not Orbax's.
+
+    Orbax finds such metadata while it reads arrays, and what is being read then prints tracebacks.
+    """
+    files = folder / "array_metadatas"
+    for file in sorted(files.iterdir()) if files.is_dir() else ():
+        entries = json.loads(file.read_bytes()).get("array_metadatas")
+        if not (isinstance(entries, list) and all(map(_is_array_metadata, entries))):
+            raise ValueError(f"{file.name} in {files.name} is no list of arrays and their shapes")
+
+
+def _is_array_metadata(entry: Any) -> bool:
+    own = entry.get("array_metadata") if isinstance(entry, dict) else None
+    if not (isinstance(own, dict) and isinstance(own.get("param_name"), str)):
+        return False
+    shapes = [own.get(name) for name in ("write_shape", "chunk_shape")]
+    return all(isinstance(shape, list) and all(type(size) is int and size >= 0 for size in shape) for shape in shapes)
 
 
 def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:

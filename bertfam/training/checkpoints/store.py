@@ -35,7 +35,7 @@ from bertfam.training.checkpoints import broadcast, manifest, selection
 from bertfam.training.checkpoints.cleanup import clear_unfinished, delete_unkept
 from bertfam.training.checkpoints.group_writes import FailedElsewhere, finish_on_all, run_within
 from bertfam.training.checkpoints.retention import Keep
-from bertfam.training.checkpoints.shapes import check_shapes, damage_reported, read_tree
+from bertfam.training.checkpoints.shapes import check_array_metadata, check_shapes, damage_reported, read_tree
 from bertfam.training.state import TrainState
 
 _SAVE_SECONDS = 1800.0
@@ -270,6 +270,8 @@ class Checkpoints:
         for name in like.keys() & {"params", "average"}:
             check_shapes(self._model_dir, to_path(self._folder(step)), name, like[name])
         with damage_reported(to_path(self._folder(step))):
+            for name in like:
+                check_array_metadata(to_path(self._folder(step)) / name)
             if broadcast.is_worthwhile(like.values(), self._processes.hosts):
                 return {name: broadcast.restore(self._folder(step) / name, tree) for name, tree in like.items()}
             args = _Items(**{name: ocp.args.StandardRestore(tree) for name, tree in like.items()})
