@@ -262,8 +262,8 @@ def _explained(message: str, source: str, line: str, lines: Sequence[str]) -> st
 def _explained_word(word: str, source: str) -> str:
     """Explain a word that is no value of gin."""
     if len(word) > _LONGEST_WORD:
-        fix = "a number has at most 4,300 digits" if word.isdigit() else "write a text in quotation marks"
-        return f"{word[:20]}..., a word of {len(word):,} characters, is not a value; {fix}"
+        rule = "a number has at most 4,300 digits" if word.isdigit() else "write a text in quotation marks"
+        return f"{word[:20]}..., a word of {len(word):,} characters, is not a value; {rule}"
     if "\\" in word:
         return f"{word} is not a value; write / in place of each backslash, or two backslashes"
     quoted = f"'\"{word}\"'" if source.startswith("--gin.") else f'"{word}"'

@@ -1,4 +1,4 @@
-"""Comparison of fine-tuned models with torch and transformers, on a few texts and a tiny BERT."""
+"""Comparison of fine-tuned models with torch and transformers: the peer learns a few texts, and the table compares both sides."""
 
 import json
 
@@ -9,6 +9,8 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("sklearn")
 
 from benchmarks import finetuning  # noqa: E402
+from bertfam.arguments import Parser  # noqa: E402
+from bertfam.commands import evaluate  # noqa: E402
 
 CONTROL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 SENTENCES = ["they drank the pub dry .", "they drank the pub .", "the ball rolled out .", "the ball the rolled out ."]
@@ -27,7 +29,7 @@ def start(tmp_path):
     return tmp_path / "start"
 
 
-def test_both_sides_are_trained_and_compared(start, tmp_path, modules_in_process):
+def test_the_peer_learns_and_both_sides_are_compared(start, tmp_path, modules_in_process, monkeypatch):
     data = tmp_path / "GLUE/CoLA"
     data.mkdir(parents=True)
     lines = [f"gj04\t{number % 2 ^ 1}\t\t{sentence}" for number, sentence in enumerate(SENTENCES)]
@@ -37,11 +39,31 @@ def test_both_sides_are_trained_and_compared(start, tmp_path, modules_in_process
     words += ["--batch_size=16", "--length=16", "--learning_rate=1e-2", "--peer_device=cpu"]
     output = tmp_path / "results"
     output.mkdir()
-    modules_in_process("benchmarks.finetuning", "train", f"--output={output}", *words)
+    jobs, run_all = {}, finetuning.run_all
+
+    def run_peers(given, folder, gpus):
+        jobs.update(given)
+        run_all({name: own for name, own in given.items() if name != "ours"}, folder, gpus)
+
+    monkeypatch.setattr(finetuning, "run_all", run_peers)
+    monkeypatch.setattr("sys.argv", ["finetuning", "train", f"--output={output}", *words])
+    assert finetuning.main() == 0
     assert json.loads((output / "start/config.json").read_text())["attention_probs_dropout_prob"] == 0
-    ((task, metric, sides),) = finetuning.comparisons(output)
-    # Held-out sentences are those of the training, which both sides learn.
-    assert (task, metric, sides) == ("cola", "mcc", {"ours": [1.0, 1.0], "torch": [1.0, 1.0]})
+    # Our side is a command of the suites, whose tests train: here the flags are parsed.
+    ((module, command, *flags),) = jobs["ours"]
+    parser = Parser()
+    evaluate.add_arguments(parser)
+    args = parser.parse_args(flags)
+    assert (module, command, args.suite, args.epochs, args.learning_rate) == ("bertfam", "evaluate", "glue", 25, 1e-2)
+    scores = {"mcc": {"values": {"1": 0.5, "2": 0.9}}}
+    report = {"seeds": [1, 2], "tasks": {"glue/cola": {"metrics": ["mcc"], "scores": {"start": scores}}}}
+    (output / "ours").mkdir()
+    (output / "ours/report.json").write_text(json.dumps(report))
+    # Held-out sentences are those of the training.
+    assert [*finetuning.comparisons(output)] == [("cola", "mcc", {"ours": [0.5, 0.9], "torch": [1.0, 1.0]})]
     rows = modules_in_process("benchmarks.finetuning", "table", f"--output={output}").splitlines()[2:]
     cells = [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows]
-    assert cells == [["cola, mcc", side, "2", "1.000", "1.000 - 1.000", "yes"] for side in ("ours", "torch")]
+    assert cells == [
+        ["cola, mcc", "ours", "2", "0.700", "0.500 - 0.900", "no"],
+        ["cola, mcc", "torch", "2", "1.000", "1.000 - 1.000", "no"],
+    ]
