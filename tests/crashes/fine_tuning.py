@@ -19,7 +19,6 @@ from bertfam.training.checkpoints.retention import Keep
 
 KILLS = 5
 PACE = "0.2"  # seconds after each update, which would be short otherwise
-UPDATES = 3  # of an epoch
 SWEEP = "--seeds=0,1"
 FLAGS = (
     *("--patience=2", "--batch_size=16", "--length=16"),
@@ -142,13 +141,13 @@ def kill_rows(workspace: Workspace) -> list[Callable[[], Row]]:
     return [partial(random_kills, workspace, "fine-tuning"), partial(random_kills, workspace, "a sweep of seeds", SWEEP)]
 
 
-def two_kills(workspace: Workspace) -> Row:
-    """Return the row of a run that is killed as it writes scores, in its midst and at its end, before it deletes checkpoints."""
+def kill_at_the_end(workspace: Workspace) -> Row:
+    """Return the row of a run that is killed as it writes its last scores, before it deletes checkpoints."""
     row = Row("SIGKILL in fine-tuning")
     tuned = FineTuning.of(workspace, "fine-tuning")
     undisturbed, _ = tuned.undisturbed()
     steps = newest(undisturbed)
     assert steps is not None
-    plans = [SignalPlan("logging eval", least, delay=0.45) for least in (2 * UPDATES, steps)]
-    tuned.kill(row, "killed", iter(plans), undisturbed, STRETCH="logging:0.3")
+    plans = iter([SignalPlan("logging eval", steps, delay=0.45)])
+    tuned.kill(row, "killed", plans, undisturbed, STRETCH="logging:0.3")
     return row

@@ -4,7 +4,7 @@ import campaign  # noqa: F401 - makes the modules of the tests of commands impor
 import fork_server
 import pytest
 import shared_programs
-from fine_tuning import two_kills
+from fine_tuning import kill_at_the_end
 from kills import one_kill_of_each_kind
 from scenarios import Workspace
 from signalled_process import BOUNDARY, HITS
@@ -24,6 +24,6 @@ def test_run_that_is_killed_in_every_part_equals_an_undisturbed_run(workspace):
     assert set(HITS) - {BOUNDARY} <= set(row.hits), row.deaths
 
 
-def test_fine_tuning_that_is_killed_twice_equals_an_undisturbed_one(workspace, caches_in_process):
-    row = two_kills(workspace)
-    assert row.faults == [] and row.kills == 2, row.deaths
+def test_fine_tuning_that_is_killed_at_its_end_equals_an_undisturbed_one(workspace, caches_in_process):
+    row = kill_at_the_end(workspace)
+    assert row.faults == [] and row.kills == 1, row.deaths
