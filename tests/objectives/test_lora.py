@@ -10,8 +10,7 @@ from gradients import random_params
 from test_frozen import HEAD, MODEL, batch_of, flat
 
 from bertfam.errors import UserError
-from bertfam.layers import feed_forward
-from bertfam.layers.attention import dot_product
+from bertfam.kernels import rows
 from bertfam.objectives.fine_tuning.lora import ADAPTERS, Lora
 from bertfam.objectives.fine_tuning.objective import FineTuning
 from bertfam.training.state import TrainState
@@ -58,8 +57,7 @@ def test_every_kernel_of_the_layers_has_an_adapter_and_the_network_starts_unchan
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
 def test_adapters_compute_the_products_of_the_merged_kernels(device, monkeypatch):
     """CPUs multiply by each kernel on its own, other devices by all at once."""
-    for module in (dot_product, feed_forward):
-        monkeypatch.setattr(module, "target", lambda: (device, None))
+    monkeypatch.setattr(rows, "join_products", lambda dtype: device == "gpu")
     params = random_params(OBJECTIVE)
     merged = OBJECTIVE.split(params)["encoder"]
     assert ADAPTERS not in merged
