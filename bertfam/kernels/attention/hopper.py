@@ -152,13 +152,11 @@ def _run(inputs: Inputs, seen: Visits, seeing: Visits, settings: "Settings") -> 
 
 
 def _in_window(inputs: Inputs, window: Window, settings: "Settings") -> tuple[jax.Array, jax.Array]:
-    queries, others = _padded(inputs.segment_ids), None
-    keys = queries
-    if inputs.key_segment_ids is not None:
-        keys = _padded(inputs.key_segment_ids)
-        queries, others = (keys, None) if inputs.offset is not None else (queries, keys)
-    low, high = intervals(queries, others, window.left, window.right)
-    back = intervals(keys, None if others is None else queries, window.right, window.left)
+    keys = _padded(_key_segments(inputs))
+    within_rows = inputs.key_segment_ids is None or inputs.offset is not None
+    queries = keys if within_rows else _padded(inputs.segment_ids)
+    low, high = intervals(queries, None if within_rows else keys, window.left, window.right)
+    back = intervals(keys, None if within_rows else queries, window.right, window.left)
     if (part := _part(inputs)) is not None:
         low, high = rows_of(low, high, part)
         back = columns_of(*back, part)

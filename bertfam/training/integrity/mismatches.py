@@ -66,6 +66,7 @@ def compare(replayed: Sequence[Replayed], recorded: Lines, logged: Lines) -> Mis
             "silent data corruption: the same program on the same devices gave two results for update "
             f"{max(replayed[0].digests):,} ({listed(sorted(irreproducible), 1)})"
         )
+    drifts = _drifts(replayed)
     for step in sorted(recorded):
         if step in same and is_reproducible:
             continue
@@ -74,8 +75,9 @@ def compare(replayed: Sequence[Replayed], recorded: Lines, logged: Lines) -> Mis
                 f"update {step:,} was recorded by another program, mesh, kind of devices or compiler: only its loss is compared"
             )
         ours, theirs = replayed[0].digests[step].loss, recorded[step]["loss"]
-        _compare_loss(result, f"the loss of update {step:,}", ours, theirs, drift=_drift(replayed, step))
-    _compare_logged(result, replayed, logged, exactly=is_reproducible and 0 < len(same) == len(recorded))
+        _compare_loss(result, f"the loss of update {step:,}", ours, theirs, drift=drifts[step])
+    exactly = is_reproducible and 0 < len(same) == len(recorded)
+    _compare_logged(result, replayed[0], logged, None if exactly else drifts)
     return result
 
 
@@ -137,9 +139,8 @@ def _compare_recorded(result: Mismatches, replayed: Replayed, same: Lines) -> No
         result.notes.append(f"{plural(len(same), 'recorded digest')} compared, bit by bit")
 
 
-def _compare_logged(result: Mismatches, replayed: Sequence[Replayed], logged: Lines, *, exactly: bool) -> None:
-    """Compare the logged means of intervals whose updates were all recomputed."""
-    first = replayed[0]
+def _compare_logged(result: Mismatches, first: Replayed, logged: Lines, drifts: Mapping[int, float] | None) -> None:
+    """Compare the logged means of intervals whose updates were all recomputed, exactly or with the `drifts` of updates."""
     steps = sorted(logged)
     equal = compared = 0
     for before, step in zip([0, *steps], steps, strict=False):
@@ -149,9 +150,9 @@ def _compare_logged(result: Mismatches, replayed: Sequence[Replayed], logged: Li
         recomputed, compared = means([first.metrics[update] for update in updates]), compared + 1
         wrong = [name for name in _LOGGED if _bits(recomputed.get(name)) != _bits(logged[step].get(name))]
         equal += not wrong
-        for name in wrong if exactly else {"loss"}.intersection(wrong):
+        for name in wrong if drifts is None else {"loss"}.intersection(wrong):
             what = f"the mean {name} of updates {before + 1:,} to {step:,}"
-            allowed: dict[str, float] = {"tolerance": 0} if exactly else {"drift": _drift(replayed, step)}
+            allowed: dict[str, float] = {"tolerance": 0} if drifts is None else {"drift": drifts[step]}
             _compare_loss(result, what, recomputed.get(name), logged[step].get(name), **allowed)
     if compared:
         result.notes.append(f"{plural(compared, 'logged interval')} compared, {equal:,} equal in all bits")
@@ -159,14 +160,17 @@ def _compare_logged(result: Mismatches, replayed: Sequence[Replayed], logged: Li
         result.notes.append("the log has no line for that step: its loss is part of a mean with later steps")
 
 
-def _drift(replayed: Sequence[Replayed], step: int) -> float:
-    """Return how far rounding may move the loss of an update, by the largest difference of the arrangements up to it."""
+def _drifts(replayed: Sequence[Replayed]) -> dict[int, float]:
+    """Return how far rounding may move the loss of each update, by the largest difference of the arrangements up to it."""
     first, *others = (
-        {update: means([metrics]).get("loss", math.nan) for update, metrics in one.metrics.items() if update <= step}
-        for one in replayed
+        {update: means([metrics]).get("loss", math.nan) for update, metrics in one.metrics.items()} for one in replayed
     )
-    differences = (abs(other[update] - loss) for other in others for update, loss in first.items())
-    return _DRIFT * max(filter(math.isfinite, differences), default=0.0)
+    drifts, largest = dict[int, float](), 0.0
+    for update in sorted(first):
+        differences = (abs(other[update] - first[update]) for other in others)
+        largest = max([largest, *filter(math.isfinite, differences)])
+        drifts[update] = _DRIFT * largest
+    return drifts
 
 
 def _compare_loss(
