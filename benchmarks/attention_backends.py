@@ -6,7 +6,7 @@ Each batch has the same number of tokens, in rows of each length. The works are 
 (causal), within the segments of packed rows, 300 tokens on average (packed), there within 64 tokens on each side (window), and
 the patterns of BigBird-base and Longformer-base with 16 global tokens. The error is that of the output or of a gradient,
 whichever is largest, relative to the reference in float32, in rows of up to 2,048 tokens.
-Peers that are not installed are left out.
+Peers that are not installed, or refuse a work, are left out.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.attention_peers import DISTRIBUTIONS, Run, peers
 from benchmarks.measurement import table, versions
 from bertfam.arguments import ScriptParser, output_file
 from bertfam.kernels.attention.choice import BACKENDS
@@ -57,7 +58,6 @@ WORKS = {
         Work("longformer", GlobalTokens(Window(256, 256), _GLOBAL_TOKENS), packed=False),
     )
 }
-Run = Callable[[Inputs], jax.Array]
 
 
 def segments(random: np.random.Generator, rows: int, length: int) -> np.ndarray:
@@ -93,53 +93,8 @@ def entrants(work: Work, request: Request, segment_ids: np.ndarray) -> dict[str,
         if name != "reference" and not backend.clashes(request) and backend.cost(request) < _MOST_MILLISECONDS:
             runs[name] = lambda inputs, backend=backend: backend.run(inputs, request)[0]  # type: ignore[misc]
     if request.platform == "gpu" and isinstance(work.pattern, Window):
-        runs |= _peers(work, work.pattern, segment_ids)
+        runs |= peers(work.pattern, segment_ids if work.packed else None)
     return runs
-
-
-def _peers(work: Work, window: Window, segment_ids: np.ndarray) -> dict[str, Run]:
-    lengths, offsets, starts = _boundaries(segment_ids)
-    sides = tuple(-1 if side is None else side for side in (window.left, window.right))
-    runs: dict[str, Run] = {}
-    try:
-        import dew_flash_attn
-    except (ImportError, OSError):
-        pass
-    else:
-
-        def flash_attention_3(inputs: Inputs) -> jax.Array:
-            options = {"window_size": (-1, -1) if window == CAUSAL else sides, "is_causal": window == CAUSAL}
-            if not work.packed:
-                return dew_flash_attn.flash_mha(*inputs[:3], **options)
-            tokens = [array.reshape(-1, *array.shape[2:]) for array in inputs[:3]]
-            longest = int(np.max(np.diff(starts)))
-            return dew_flash_attn.flash_mha_varlen(*tokens, starts, longest, **options).reshape(inputs.query.shape)
-
-        runs["FlashAttention-3 (dew-flash-attn)"] = flash_attention_3
-    if work.packed and window == FULL:
-
-        def cudnn_packed(inputs: Inputs) -> jax.Array:
-            from jax._src.cudnn import fused_attention_stablehlo as cudnn
-
-            sequences: dict[str, Any] = {"q_seqlen": lengths, "kv_seqlen": lengths, "q_offsets": offsets, "kv_offsets": offsets}
-            scale = inputs.query.shape[-1] ** -0.5
-            return cudnn.dot_product_attention(*inputs[:3], **sequences, scale=scale, mask_type=cudnn.MaskType.PADDING)
-
-        runs["cuDNN, packed (private in jax)"] = cudnn_packed
-    return runs
-
-
-def _boundaries(segment_ids: np.ndarray) -> tuple[jax.Array, jax.Array, np.ndarray]:
-    """Return the lengths of the segments of each row, their offsets, and the starts of all segments of the batch.
-
-    int32[rows, segments], [rows, segments + 1], both filled up with -1, and [all segments + 1].
-    """
-    rows = [np.concatenate([[0], np.flatnonzero(np.diff(row)) + 1, [row.size]]) for row in segment_ids]
-    most = max(len(row) for row in rows)
-    offsets = np.stack([np.pad(row, (0, most - len(row)), constant_values=-1) for row in rows]).astype(np.int32)
-    lengths = np.stack([np.pad(np.diff(row), (0, most - len(row)), constant_values=-1) for row in rows]).astype(np.int32)
-    starts = [row[:-1] + number * segment_ids.shape[1] for number, row in enumerate(rows)]
-    return jnp.asarray(lengths), jnp.asarray(offsets), np.concatenate([*starts, [segment_ids.size]]).astype(np.int32)
 
 
 def results(run: Run, inputs: Inputs, gradient: jax.Array) -> tuple[jax.Array, ...]:
@@ -191,8 +146,16 @@ def _figures(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 continue  # all tokens, in rows that are too short for the pattern
             inputs, gradient = make_inputs(args, work, length)
             for name, run in entrants(work, request, np.asarray(inputs.segment_ids)).items():
+                if args.entrants and name not in args.entrants:
+                    continue
                 print(f"{work.name}, rows of {length}: {name}", file=sys.stderr, flush=True)
-                measured = measure(run, inputs, gradient, request, args.steps)
+                try:
+                    measured = measure(run, inputs, gradient, request, args.steps)
+                except Exception as error:  # a peer may refuse a work in any way; a backend says so before it runs
+                    if name in BACKENDS:
+                        raise
+                    print(f"{name} failed: {type(error).__name__}: {str(error)[:500]}", file=sys.stderr, flush=True)
+                    continue
                 yield {"work": work.name, "entrant": name, "length": length} | measured
 
 
@@ -212,6 +175,7 @@ def main() -> int:
     parser = ScriptParser(description=__doc__)
     lengths = [128, 512, 1024, 2048, 4096, 8192, 16384]
     parser.add_argument("--works", type=lambda text: text.split(","), default=list(WORKS), metavar="NAME,NAME")
+    parser.add_argument("--entrants", type=lambda text: text.split(","), metavar="NAME,NAME", help="only these (default: all)")
     parser.add_argument("--lengths", type=lambda text: [int(part) for part in text.split(",")], default=lengths, metavar="N,N")
     parser.add_argument("--tokens", type=int, default=32_768, help="tokens of a batch (default: %(default)s)")
     parser.add_argument("--heads", type=int, default=12, help="attention heads (default: %(default)s)")
@@ -226,7 +190,7 @@ def main() -> int:
         "command": " ".join(["python -m benchmarks.attention_backends", *sys.argv[1:]]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": jax.devices()[0].device_kind,
-        "versions": versions(("jax", "jaxlib", "dew-flash-attn-cu13")),
+        "versions": versions(("jax", "jaxlib", *DISTRIBUTIONS)),
     }
     print("\n".join(f"{name}: {json.dumps(value)}" for name, value in report.items()), flush=True)
     report["figures"] = figures = []

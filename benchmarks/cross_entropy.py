@@ -70,9 +70,9 @@ def measure(args: argparse.Namespace) -> None:
     state = trainer.new_state()
     step, _ = trainer.compile_step(0)
     seconds = []
-    for _ in range(args.steps):
+    for number in range(args.steps):
         began = time.monotonic()
-        state, metrics = step(state, batch)
+        state, metrics = step(state, batch, number)
         jax.block_until_ready(state)
         seconds.append(time.monotonic() - began)
     stats = jax.devices()[0].memory_stats() or {}

@@ -2,8 +2,8 @@
 
     python -m benchmarks.decoding --json decoding.jsonl
 
-GPT-2 small and T5 1.1 base with random weights in bfloat16 read prompts of 128 tokens and write 128 new ones, greedily and by a
-search with 5 beams. No text ends before. Each model, strategy, batch and side is a process of its own.
+GPT-2 small and T5 1.1 base with random weights in bfloat16, on CPUs in float32, read prompts of 128 tokens and write 128 new
+ones, greedily and by a search with 5 beams. No text ends before. Each model, strategy, batch and side is a process of its own.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from benchmarks.processes import Job, print_result, wait_for_turn
 from benchmarks.training_step import OURS, origin
 from bertfam.arguments import ScriptParser, output_file
 from bertfam.config import load
-from bertfam.decoding.decode import Source, decode
+from bertfam.decoding.decode import Source, decode, divided_on_cpu
 from bertfam.decoding.stepper import Ends, Prompts
 from bertfam.decoding.strategies import BeamSearch, Greedy, Limits, Strategy
 from bertfam.layers.execution import Execution
@@ -68,8 +68,9 @@ def time_calls(call: Callable[[], Any]) -> tuple[float, float]:
 def measure(name: str, strategy: str, batch: int, args: argparse.Namespace) -> dict[str, Any]:
     """Measure bertfam in this process."""
     config = config_of(name, args.gin)
-    execution = Execution(dtype="bfloat16", layers="unroll")
-    params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), nn.unbox(init_language_model(config, jax.random.key(0))))
+    execution = Execution(dtype="float32" if jax.default_backend() == "cpu" else "bfloat16", layers="unroll")
+    params = jax.tree.map(lambda leaf: leaf.astype(execution.dtype), nn.unbox(init_language_model(config, jax.random.key(0))))
+    params = divided_on_cpu(params)
     tokens = prompts_of(args, config.require_vocab_size, batch)
     real = jnp.ones(batch, bool)
     prompts, source = Prompts(jnp.asarray(tokens), jnp.zeros(batch, jnp.int32), real), None
@@ -114,7 +115,8 @@ def measure_peer(name: str, strategy: str, batch: int, args: argparse.Namespace)
     config = config_of(name, args.gin)
     device = args.peer_device
     kind = transformers.AutoModelForSeq2SeqLM if config.kind == "encoder_decoder" else transformers.AutoModelForCausalLM
-    model = kind.from_config(config_for_huggingface(config)).to(device, torch.bfloat16).eval()
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    model = kind.from_config(config_for_huggingface(config)).to(device, dtype).eval()
     beams = getattr(STRATEGIES[strategy], "beams", 1)
     settings = transformers.GenerationConfig(
         max_new_tokens=args.new_tokens,

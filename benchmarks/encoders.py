@@ -3,9 +3,8 @@
     python -m benchmarks.encoders train --cache CACHE --output RUNS --steps 6000 --gpus 4
     python -m benchmarks.encoders table --output RUNS
 
-CACHE is a token cache of marked text (`MarkedText`, whose marks only ERNIE reads) with a held-out split. Each run is
-`bertfam pretrain` with its family's objective file, 4 layers of 256 units (DistilBERT 2, taught by BERT), rows of 128
-tokens, the same optimizer for all.
+CACHE is a token cache with a held-out split, of marked text (`MarkedText`) for ERNIE. Each run is `bertfam pretrain` with its
+family's objective file, 4 layers (DistilBERT 2, taught by BERT) of 256 units, rows of 128 tokens, the same optimizer for all.
 
 Objectives mask different tokens, so their own losses cannot be compared. Every model that predicts tokens is therefore also
 scored with the same noise, single tokens at 15 % of held-out rows of whole sentences, which `score` writes as "yardstick".
@@ -21,15 +20,15 @@ from typing import Any
 from benchmarks.measurement import table
 from benchmarks.training_runs import command_parsers, metrics, read_scores, run_all, seconds, tokens_per_second, write_scores
 
-_LENGTH, _ROWS = 128, 256
+_LENGTH, _ROWS, _HIDDEN_SIZE, _HEAD_SIZE = 128, 256, 256, 64
 _RUN = """\
 include "objectives/{objective}.gin"
 include "runs/defaults.gin"
 
 MODEL = @{config}()
 {config}.num_layers = {num_layers}
-{config}.hidden_size = 256
-{config}.num_heads = 4
+{config}.hidden_size = {hidden_size}
+{config}.num_heads = {num_heads}
 {config}.feed_forward_size = {feed_forward_size}
 {config}.max_length = 128
 {lines}
@@ -40,7 +39,7 @@ BATCH_SIZE = {rows}
 Stage.length = 128
 Run.log_every = {log_every}
 Run.eval_batches = {batches}
-LinearDecay.peak = 1e-3
+LinearDecay.peak = {learning_rate}
 LinearDecay.warmup_steps = {warmup}
 Execution.dtype = "bfloat16"
 Execution.layers = "unroll"
@@ -55,7 +54,7 @@ class Encoder:
       objective: file in gin_configs/objectives.
       config: configurable of the model.
       lines: further lines of gin.
-      feed_forward_size: size of the feed-forward layers; that of gated layers at the published ratio.
+      feed_forward_size: size of the feed-forward layers of 256 units; that of gated layers at the published ratio.
       num_layers: number of layers.
       teacher: row of the teacher, which is trained first; None if there is no teacher.
       heads: accuracies of heads, each with the metric of its baseline.
@@ -95,11 +94,15 @@ ENCODERS = {
 }
 
 
-def run_file(encoder: Encoder, steps: int, batches: int | None) -> str:
+def run_file(
+    encoder: Encoder, steps: int, batches: int | None, hidden_size: int = _HIDDEN_SIZE, learning_rate: float = 1e-3
+) -> str:
     """Return the gin file of a run."""
     times = {"steps": steps, "warmup": max(1, steps // 10), "log_every": max(1, steps // 20), "batches": batches}
-    own = {name: getattr(encoder, name) for name in ("objective", "config", "num_layers", "feed_forward_size")}
-    return _RUN.format(lines="\n".join(encoder.lines), rows=_ROWS, **own, **times)
+    own = {name: getattr(encoder, name) for name in ("objective", "config", "num_layers")}
+    sizes = {"hidden_size": hidden_size, "num_heads": hidden_size // _HEAD_SIZE}
+    sizes["feed_forward_size"] = encoder.feed_forward_size * hidden_size // _HIDDEN_SIZE
+    return _RUN.format(lines="\n".join(encoder.lines), rows=_ROWS, learning_rate=learning_rate, **own, **sizes, **times)
 
 
 def train(args: argparse.Namespace) -> None:
@@ -108,7 +111,7 @@ def train(args: argparse.Namespace) -> None:
     jobs = {}
     for name in args.encoders:
         file, model, teacher = args.output / f"{name}.gin", args.output / name, ENCODERS[name].teacher
-        file.write_text(run_file(ENCODERS[name], args.steps, args.batches))
+        file.write_text(run_file(ENCODERS[name], args.steps, args.batches, args.hidden_size, args.learning_rate))
         command = ["distill", f"--teacher={args.output / teacher}"] if teacher else ["pretrain"]
         jobs[name] = [
             ["bertfam", *command, f"--gin_file={file}", f"--cache_dir={args.cache}", f"--model_dir={model}", *args.flags],
@@ -204,12 +207,16 @@ def main() -> int:
     for command, sub in commands.items():
         sub.add_argument("--encoders", type=lambda names: names.split(","), default=list(ENCODERS), metavar="NAME,NAME")
         if command != "table":
-            sub.add_argument("--cache", type=Path, required=True, metavar="DIR", help="token cache of marked text")
+            sub.add_argument("--cache", type=Path, required=True, metavar="DIR", help="token cache")
             sub.add_argument(
                 "--batches", type=int, metavar="N", help="number of held-out batches of 256 rows to score (default: all)"
             )
         if command == "train":
             sub.add_argument("--steps", type=int, default=6000, help="updates of each run (default: %(default)s)")
+            sub.add_argument(
+                "--hidden_size", type=int, default=_HIDDEN_SIZE, help="units, a multiple of 64 (default: %(default)s)"
+            )
+            sub.add_argument("--learning_rate", type=float, default=1e-3, help="peak rate (default: %(default)s)")
             sub.add_argument(
                 "--gpus", type=int, default=0, help="number of GPUs, each with one run at a time (default: one run after another)"
             )

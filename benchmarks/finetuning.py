@@ -64,7 +64,8 @@ def _peer_scores(start: Path, task: str, seed: int, args: argparse.Namespace) ->
     classes = files.task.classes
     tokenizer = transformers.AutoTokenizer.from_pretrained(start)
     torch.manual_seed(seed)
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(start, num_labels=len(classes) or 1).to(args.device)
+    options = {"num_labels": len(classes) or 1, "dtype": torch.float32}
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(start, **options).to(args.device)
     texts, labels = _texts(files.corpus, "train", classes)
     steps = -(-len(texts) // args.batch_size) * args.epochs
     optimizer, schedule = _optimizer(model, args.learning_rate, steps)

@@ -93,9 +93,9 @@ class Loop:
     def bare(self, state: TrainState, steps: int) -> tuple[TrainState, float]:
         """Run `steps` bare steps on one batch; return the state and the seconds."""
         jax.block_until_ready(state)
-        start = time.monotonic()
-        for _ in range(steps):
-            state, _ = self.step(state, self.batch)
+        start, first = time.monotonic(), int(state.step)
+        for number in range(first, first + steps):
+            state, _ = self.step(state, self.batch, number)
         jax.block_until_ready(state)
         return state, time.monotonic() - start
 

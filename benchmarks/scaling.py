@@ -49,15 +49,16 @@ class Course:
         self.tokens = stage.batch_size * run.stages[0].length
         self.state = self.trainer.new_state()
         self.batch = jax.device_put(host_rows(run), stage.shardings)
-        self.step = self.trainer.lower_step(0).compile()
-        memory: Any = self.step.memory_analysis()
+        compiled = self.trainer.lower_step(0).compile()
+        self.step = self.trainer.seeded(compiled)
+        memory: Any = compiled.memory_analysis()
         self.bytes = memory.argument_size_in_bytes + memory.temp_size_in_bytes
         self.loss: float | None = None
         print(f"compiled {mesh} on {len(devices)} in {time.monotonic() - start:.0f} s", file=sys.stderr)
 
     def update(self) -> None:
         """Run an update, and keep the loss of the first one."""
-        self.state, metrics = self.step(self.state, self.batch)
+        self.state, metrics = self.step(self.state, self.batch, 0)
         if self.loss is None:
             self.loss = float(metrics["loss"].total / metrics["loss"].weight)
 

@@ -1,6 +1,7 @@
 """Real training steps on synthetic rows: cases by gin files and bindings, and their time, memory and FLOPs on one device."""
 
 import dataclasses
+import itertools
 import json
 import subprocess
 import time
@@ -184,16 +185,16 @@ def measure(case: Case, steps: int, more: Sequence[str] = (), *, wait: Callable[
     run = with_choices(run, choices)
     trainer = Trainer(run, run.mesh.build([device]))
     start = time.perf_counter()
-    step = trainer.lower_step(0).compile()
+    step, _ = trainer.compile_step(0)
     compiling = {"case": case.name, "side": OURS, "compile_seconds": time.perf_counter() - start}
     wait()
-    rows, state, metrics = host_rows(run), trainer.new_state(), {}
+    rows, state, metrics, numbers = host_rows(run), trainer.new_state(), {}, itertools.count()
     batch = jax.device_put(rows, trainer.stages[0].shardings)
 
     def update(count: int) -> None:
         nonlocal state, metrics
         for _ in range(count):
-            state, metrics = step(state, batch)
+            state, metrics = step(state, batch, next(numbers))
         jax.block_until_ready((state, metrics))
 
     timing = time_updates(update, steps)

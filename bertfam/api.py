@@ -29,7 +29,15 @@ from bertfam.layers.pooling import PoolingMode
 from bertfam.layers.stack import divided
 from bertfam.models.bert import BertConfig
 from bertfam.models.electra import replaced_token_head
-from bertfam.models.encoder import EncoderConfig, MaskedLmConfig, hidden_to_predict, pooler, sentence_head, word_table
+from bertfam.models.encoder import (
+    CROSS_ATTENTION,
+    EncoderConfig,
+    MaskedLmConfig,
+    hidden_to_predict,
+    pooler,
+    sentence_head,
+    word_table,
+)
 from bertfam.models.language_model import LanguageModelConfig, encode, logits, word_embeddings
 from bertfam.objectives.fine_tuning.heads import SpanExtraction
 from bertfam.plurals import plural
@@ -38,7 +46,7 @@ from bertfam.storage.paths import to_path
 from bertfam.suggest import did_you_mean
 from bertfam.training.trained_networks import Network, read_network, read_networks
 
-_INTERMEDIATES = ("hidden_states", "attention_probs", "cross_attention_probs")
+_INTERMEDIATES = ("hidden_states", "attention_probs", "attention_queries", "attention_keys", *CROSS_ATTENTION)
 
 
 @dataclass(frozen=True)
@@ -51,12 +59,14 @@ class Model:
         "nsp_head".
       vocabulary: vocabulary that it was trained on.
       embedding: settings by which it embeds texts.
+      shifted: True if the masked-token head predicts a token at the position before it, as after `CausalAndMasked.shifted`.
     """
 
     config: EncoderConfig
     params: dict[str, Any]
     vocabulary: Vocabulary
     embedding: EmbeddingSettings = field(default=EmbeddingSettings(), kw_only=True)
+    shifted: bool = field(default=False, kw_only=True)
 
     def __repr__(self) -> str:
         return _describe(self)
@@ -78,7 +88,7 @@ class Model:
             padding.
           token_type_ids: int32[batch, length], 0 or 1; None: all 0.
           masked_positions: int32[batch, predictions], positions whose tokens are predicted; None: all.
-          collect: intermediates to return too: "hidden_states", "attention_probs".
+          collect: intermediates to return too: "hidden_states", "attention_probs", "attention_queries", "attention_keys".
 
         Returns:
           `hidden` float32[batch, length, embed]; where the model has these heads `pooled` float32[batch, embed], `mlm_logits`
@@ -171,7 +181,7 @@ class Model:
 
     @cached_property
     def _forward(self) -> Any:
-        config, execution = self.config, Execution()
+        config, execution, shifted = self.config, Execution(), self.shifted
 
         def forward(
             params: Any, tokens: jax.Array, segment_ids: jax.Array, types: jax.Array, positions: Any, collect: tuple[str, ...]
@@ -190,9 +200,10 @@ class Model:
                 head: Any = replaced_token_head(cast(BertConfig, config))
                 result["rtd_logits"] = head.apply({"params": params["rtd_head"]}, hidden)
             if "mlm_head" in params:
-                picked = hidden
+                picked = jnp.roll(hidden, 1, axis=1) if shifted else hidden
                 if positions is not None:
-                    picked = hidden_to_predict(config, params, inputs, hidden, jnp.asarray(positions, jnp.int32))
+                    places = jnp.maximum(jnp.asarray(positions, jnp.int32) - int(shifted), 0)
+                    picked = hidden_to_predict(config, params, inputs, hidden, places)
                 mlm_head: Any = cast(MaskedLmConfig, config).masked_lm_head()
                 logits = mlm_head.apply({"params": params["mlm_head"]}, picked, word_table(params))
                 result["mlm_logits"] = logits[..., : config.require_vocab_size]
@@ -315,7 +326,8 @@ class LanguageModel:
           segment_ids: int32[batch, length], 1 for tokens and 0 for padding, before or behind them; None: all are tokens.
           encoder_tokens: int32[batch, source length], input of the encoder; None without an encoder.
           encoder_segment_ids: int32[batch, source length], 1 for tokens and then 0 for padding; None: all are tokens.
-          collect: intermediates of the decoder to return too: "hidden_states", "attention_probs", "cross_attention_probs".
+          collect: intermediates of the decoder to return too: "hidden_states", "attention_probs", "attention_queries",
+            "attention_keys", and the same three of cross-attention, "cross_attention_probs" and so on.
 
         Returns:
           `logits` float32[batch, length, vocabulary], of the token after each; `hidden` float32[batch, length, embed], the
@@ -349,7 +361,8 @@ class LanguageModel:
         Args:
           tokens: int32[batch, length].
           segment_ids: int32[batch, length], 1 for tokens and then 0 for padding; None: all are tokens.
-          collect: intermediates of the encoder to return too: "hidden_states", "attention_probs".
+          collect: intermediates of the encoder to return too: "hidden_states", "attention_probs", "attention_queries",
+            "attention_keys".
 
         Returns:
           `hidden` float32[batch, length, embed], the encoder's output, and the intermediates that `collect` names.
@@ -577,7 +590,7 @@ def _make_model(path: str | Path, network: Network) -> Model | LanguageModel:
 
     config, params, vocabulary = network.config, network.params, network.vocabulary
     if "decoder" not in params:
-        return Model(config, params, vocabulary, embedding=network.embedding)
+        return Model(config, params, vocabulary, embedding=network.embedding, shifted=network.shifted)
     tokens = vocabulary.token_ids
     return LanguageModel(
         config,

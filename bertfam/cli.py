@@ -1,7 +1,4 @@
-"""Command line `bertfam COMMAND [flags]`: a table of commands, each imported only when it is called.
-
-A module under bertfam.commands defines SUMMARY (one line), add_arguments(parser), main(args) -> exit status, and optionally
-EXAMPLE (shown at the end of its --help). Its top-level imports are light, so that --help answers at once.
+"""Command line `bertfam COMMAND [flags]`; `bertfam.commands.table` has the commands.
 
 Exit status: the command's own; 2 for a user's mistake, 1 for a failed run (`TrainingError`) and 74 for a fault of the storage
 that may pass (`TransientError`), each with one line on stderr; 130 when interrupted; 141 when the reader of a pipe has closed
@@ -10,67 +7,30 @@ it. Faults of bertfam itself keep their traceback.
 
 import argparse
 import gc
-import importlib
 import os
 import re
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from itertools import takewhile
 from types import ModuleType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from bertfam import __version__, environment, interrupts
 from bertfam.arguments import Parser, repeated
 from bertfam.call_arguments import check_list, check_text
 from bertfam.commands import other_trainers
+from bertfam.commands.quick_exit import QuickExit
+from bertfam.commands.table import COMMANDS, Command, load, parser_of
 from bertfam.errors import MissingFlag, TrainingError, TransientError, UserError, device_fault, out_of_memory, report
 from bertfam.sharding import libtpu
 from bertfam.storage.faults import FULL, cannot_write, explain
 from bertfam.suggest import did_you_mean, nearest
 
-
-class Command(NamedTuple):
-    """Entry of the table of commands.
-
-    Attributes:
-      module: name of the module under bertfam.commands.
-      summary: the module's SUMMARY, repeated here so that the overview imports no command.
-    """
-
-    module: str
-    summary: str
-
-
-COMMANDS = {
-    "clean": Command("clean", "clean web text as C4 was, with a report of what each rule removed"),
-    "vocab": Command("vocab", "train a vocabulary on text: WordPiece, unigram, BPE or byte-level BPE"),
-    "encode": Command("encode", "show the pieces, ids and offsets of texts"),
-    "cache": Command("cache", "tokenise a corpus once, into a token cache"),
-    "preview": Command("preview", "show corrupted training rows, decoded"),
-    "configs": Command("configs", "list the gin files shipped with bertfam: runs, models, objectives, tasks and meshes"),
-    "explain": Command("explain", "explain a class that gin can bind: its fields, their defaults, and where they are bound"),
-    "check": Command("check", "validate a configuration without compiling"),
-    "plan": Command("plan", "compile a run for any TPU slice ahead of time and report memory, cost and fit"),
-    "pretrain": Command("pretrain", "train a model"),
-    "distill": Command("distill", "distill a trained model into a smaller one"),
-    "finetune": Command("finetune", "fine-tune a model on texts with labels or with target texts"),
-    "predict": Command("predict", "predict labels, or generate target texts, with a fine-tuned model"),
-    "embed": Command("embed", "embed texts by an encoder, as vectors"),
-    "evaluate": Command(
-        "evaluate",
-        "measure models on held-out text, minimal pairs of sentences, retrieval, a seqio task, or the tasks of a benchmark",
-    ),
-    "fill": Command("fill", "fill the [MASK]s of a text"),
-    "generate": Command("generate", "generate text from prompts"),
-    "checkpoints": Command("checkpoints", "list a run's checkpoints and verify them"),
-    "replay": Command("replay", "recompute an update of a run on permuted devices, to find a device that computes wrongly"),
-    "export": Command("export", "write a Hugging Face folder from a trained model"),
-    "import": Command("import_", "make a model folder from a Hugging Face folder"),
-}
+__all__ = ["COMMANDS", "Command", "main", "start"]
 
 GIN_FLAG = "--gin."
 _DASHES = "-\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # hyphens, dashes and the minus sign
@@ -78,7 +38,7 @@ _LOWERCASE = ("--do_lower_case", "--lower_case", "--lowercase")
 # New objects after which Python's cyclic garbage collector runs. With its default, 700, collection takes 1.3 s of CPU time while
 # a small training run imports its modules and traces its programs (Python 3.11, jax 0.10.2); with this threshold, 0.3 s.
 _COLLECTOR_THRESHOLD = 50_000
-_TRAINING = ("pretrain", "distill", "finetune")
+_TRAINING = ("pretrain", "distill", "finetune", "ablate")
 # Memory settings of glibc, which reads them when a process starts. With huge pages for large arrays, steps on CPUs spend less
 # time on page faults.
 _TUNABLES, _HUGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"
@@ -88,7 +48,9 @@ def start() -> int:
     """Run the command line of this process; one that trains starts anew with huge pages, unless glibc's settings are given."""
     if sys.argv[1:2] and sys.argv[1] in _TRAINING and _TUNABLES not in os.environ and _has_glibc():
         os.execve(sys.executable, sys.orig_argv, os.environ | {_TUNABLES: _HUGE_PAGES})
-    return main()
+    quick_exit = QuickExit()
+    quick_exit.status = main()
+    return quick_exit.status
 
 
 def _has_glibc() -> bool:
@@ -203,8 +165,9 @@ def _run(argv: list[str]) -> int:
     _check_line_ends(argv)
     try:
         name, flags = _choose(argv)
-        module = importlib.import_module(f"bertfam.commands.{COMMANDS[name].module}")
+        module = load(name)
         args = _parse(name, module, flags)
+        args.command_line = ("bertfam", *argv)
     except SystemExit:  # --help or --version, which argparse has printed
         return 0
     environment.check()
@@ -214,24 +177,15 @@ def _run(argv: list[str]) -> int:
 
 def _choose(argv: list[str]) -> tuple[str, list[str]]:
     """Split the command line into the command's name and its flags; print --help and --version."""
-    if argv and argv[0] in COMMANDS:
-        return argv[0], argv[1:]
+    for words in (2, 1):
+        if (name := " ".join(argv[:words])) in COMMANDS:
+            return name, argv[words:]
+    if argv and (group := [name for name in COMMANDS if name.startswith(f"{argv[0]} ")]):
+        _choose_in_group(argv, group)
     if argv and not argv[0].startswith("-"):
         hint = other_trainers.command_here(argv[0]) or did_you_mean(argv[0], COMMANDS, "see bertfam --help")
         raise UserError(f"unknown command {argv[0]}{hint}")
-    width = max(map(len, COMMANDS))
-    parser = Parser(
-        prog="bertfam",
-        usage="bertfam COMMAND [flags]",
-        description="Pretrain the BERT family in JAX.",
-        epilog="\n".join(
-            ["commands:"]
-            + [f"  {name:{width}}  {command.summary}" for name, command in COMMANDS.items()]
-            + ["", "bertfam COMMAND --help shows a command's flags and an example."]
-        ),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = _overview("bertfam", COMMANDS)
     parser.add_argument("--version", action="version", version=f"bertfam {__version__}")
     _, unknown = parser.parse_known_args(argv)
     if unknown:
@@ -239,15 +193,35 @@ def _choose(argv: list[str]) -> tuple[str, list[str]]:
     raise UserError(f"no command given; one of {', '.join(COMMANDS)}")
 
 
-def _parse(name: str, module: ModuleType, flags: list[str]) -> argparse.Namespace:
-    parser = Parser(
-        prog=f"bertfam {name}",
-        description=module.SUMMARY,
-        epilog=f"example:\n{module.EXAMPLE.strip(chr(10))}" if hasattr(module, "EXAMPLE") else None,
+def _choose_in_group(argv: list[str], names: Sequence[str]) -> NoReturn:
+    """Print --help of a group of commands, or raise UserError as the command line names none of them."""
+    group, parts = argv[0], [name.partition(" ")[2] for name in names]
+    if argv[1:] and not argv[1].startswith("-"):
+        hint = did_you_mean(argv[1], parts, f"one of {', '.join(parts)}")
+        raise UserError(f"unknown command {group} {argv[1]}{hint}")
+    _overview(f"bertfam {group}", names).parse_known_args(argv[1:])
+    raise UserError(f"no command given after {group}; one of {', '.join(parts)}")
+
+
+def _overview(prog: str, names: Collection[str]) -> Parser:
+    """Return the parser whose --help lists commands."""
+    width = max(map(len, names))
+    return Parser(
+        prog=prog,
+        usage=f"{prog} COMMAND [flags]",
+        description="Pretrain the BERT family in JAX.",
+        epilog="\n".join(
+            ["commands:"]
+            + [f"  {name:{width}}  {COMMANDS[name].summary}" for name in names]
+            + ["", "bertfam COMMAND --help shows a command's flags and an example."]
+        ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    module.add_arguments(parser)
+
+
+def _parse(name: str, module: ModuleType, flags: list[str]) -> argparse.Namespace:
+    parser = parser_of(name, module)
     takes_gin = parser.get_default("gin_bindings") is not None  # set by flags.add_config
     gin_flags = [flag for flag in flags if flag.startswith(GIN_FLAG)]
     if gin_flags and not takes_gin:

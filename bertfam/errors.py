@@ -18,6 +18,10 @@ class UserError(Exception):
     """
 
 
+class RowMistake(UserError):
+    """Mistake in the settings of rows, which no other vocabulary mends."""
+
+
 class MissingFlag(UserError):
     """Mistake that one more flag mends.
 

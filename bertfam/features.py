@@ -55,7 +55,7 @@ class _Feature(NamedTuple):
     dtype: str = "int32"
 
 
-# All features have shape [batch, size]. The labels of sentence pairs are declared by `Sentences`.
+# All features have shape [batch, size]. The labels of sentence pairs are declared by `Sentences`, negatives by `noise_features`.
 _FEATURES: Mapping[str, _Feature] = {
     "encoder_input_tokens": _Feature("length"),  # after the noise
     "encoder_segment_ids": _Feature("length"),  # number of the packed example, from 1; 0 = padding
@@ -108,6 +108,11 @@ def masked_features(shape: RowShape) -> dict[str, FeatureSpec]:
     return _specs(("masked_positions", "masked_target_tokens", "masked_loss_weights"), shape)
 
 
+def noise_features(shape: RowShape, negatives: int) -> dict[str, FeatureSpec]:
+    """Return the feature with the words that are drawn at random for each slot: int32[predictions, negatives]."""
+    return {"noise_tokens": FeatureSpec((shape.predictions, negatives), "int32", (None, None))}
+
+
 def permutation_features(shape: RowShape) -> dict[str, FeatureSpec]:
     """Return the features that a permutation language model reads in addition to `masked_features`."""
     return _specs(("encoder_ranks", "encoder_reversed"), shape)
@@ -126,6 +131,26 @@ def shuffled_features(shape: RowShape) -> dict[str, FeatureSpec]:
 def word_features(shape: RowShape) -> dict[str, FeatureSpec]:
     """Return the feature that says which tokens make a word."""
     return _specs(("encoder_word_numbers",), shape)
+
+
+def entity_slots(length: int) -> int:
+    """Return the number of slots for entities in a row of `length` tokens."""
+    return max(1, length // 8)
+
+
+def entity_features(shape: RowShape) -> dict[str, FeatureSpec]:
+    """Return the features that an encoder with entities and its loss read in addition to `masked_features`.
+
+    `encoder_entity_ids` int32[length] has the entity that is aligned with each token, from 1; 0 = none. The others, [slots], are
+    the positions of the entities to predict, their ids, and weights, 0 in unused slots.
+    """
+    slots = (entity_slots(shape.length),)
+    return {
+        "encoder_entity_ids": FeatureSpec((shape.length,), "int32", ("length",)),
+        "entity_positions": FeatureSpec(slots, "int32", (None,)),
+        "entity_targets": FeatureSpec(slots, "int32", (None,)),
+        "entity_loss_weights": FeatureSpec(slots, "float32", (None,)),
+    }
 
 
 def start_features(shape: RowShape) -> dict[str, FeatureSpec]:
@@ -155,6 +180,18 @@ def choice_features(choices: int) -> dict[str, FeatureSpec]:
     label = FeatureSpec((1,), "float32", (None,))
     starts = FeatureSpec((choices,), _FEATURES["sequence_start_positions"].dtype, (None,))
     return {"sequence_start_positions": starts, "labels": label, "label_weights": label}
+
+
+def text_features(shape: RowShape, texts: int) -> dict[str, FeatureSpec]:
+    """Return the features of rows of several texts, one after another, each with padding of its own.
+
+    Args:
+      shape: Sizes of the rows. No text is longer than a row of an encoder, so positions are not sharded.
+      texts: Number of texts; each has its position of [CLS], counted from its own first position.
+    """
+    starts = FeatureSpec((texts,), _FEATURES["sequence_start_positions"].dtype, (None,))
+    of_tokens = {name: spec._replace(axes=(None,)) for name, spec in encoder_features(shape).items()}
+    return of_tokens | {"sequence_start_positions": starts}
 
 
 class Sentences(NamedTuple):

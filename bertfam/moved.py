@@ -69,7 +69,6 @@ _GPT2_ONLY = _retired("Gpt2Config", scale_attention=True, scale_attention_by_lay
 _OPT_ONLY = _retired("OptConfig", position_offset=0, embedding_size=None)
 _PALM_ONLY = _retired(
     "PalmConfig",
-    head_size=None,
     num_key_value_heads=None,
     rotary_theta=None,
     gated=False,

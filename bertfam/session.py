@@ -39,8 +39,9 @@ from bertfam.training.model_dir import check_config, check_folder, check_resumes
 from bertfam.training.run import Run
 from bertfam.training.run_checks import check_text
 from bertfam.training.stages import stage_batches
-from bertfam.training.teachers import LoadedTeacher, read_teachers
+from bertfam.training.teachers import LoadedTeacher, read_aux
 from bertfam.training.trainer import Trainer
+from bertfam.training.warm_start.branch import Branch
 from bertfam.training.warm_start.source import Source, Used
 
 # -- Configuration
@@ -78,11 +79,13 @@ class TrainingConfiguration(Configuration):
     Attributes:
       used: what comes from the folder of --init_from; None without that flag.
       implies_vocabulary: True if files and flags name no vocabulary, and it is that of a model folder.
+      branch: the checkpoint of another run that it goes on from; None if it does not, or resumes.
     """
 
     model_dir: Path
     used: Used | None = None
     implies_vocabulary: bool = False
+    branch: Branch | None = None
 
     @property
     @override
@@ -148,6 +151,17 @@ def find_gin_files(given: Sequence[str], model_dir: Path | None, *, required: bo
 # -- Vocabulary
 
 
+def with_cache_of(config: Config, branch: Branch) -> Config:
+    """Return the configuration of a branch with the token cache of the other run, unless it names text or a cache."""
+    cache = branch.folder / "cache"
+    bound = config.bindings_of("TextData.corpus"), config.bindings_of("TextData.cache_dir")
+    if any(binding.origin.source not in config.saved_sources for bindings in bound for binding in bindings):
+        return config
+    if config.value("TextData.cache_dir") is not None or not is_used(cache):
+        return config
+    return config.with_binding(Override(f"TextData.cache_dir = {str(cache.absolute())!r}", f"--branch_from={branch.text}"))
+
+
 def with_implied_vocabulary(config: Config, model_dir: Path | None, source: Source | None = None) -> Config:
     """Return the configuration with the vocabulary of a model folder, if neither files nor flags name one.
 
@@ -198,10 +212,10 @@ def open_vocabulary(configuration: Configuration) -> OpenVocabulary:
         check_buildable(run.data)
     folder = cache.vocabulary_directory if cache else to_path(str(run.data.vocabulary))
     vocabulary = vocabularies.load(folder)
-    for stage in run.stages:
-        check_vocabulary_fits(run.data, vocabulary.token_ids, folder, stage.length)
-    check_padding_id(run.objective.networks.values(), vocabulary, folder)
-    return OpenVocabulary(vocabulary, folder, cache, run.sized(vocabulary.size))
+    for index, stage in enumerate(run.stages):
+        check_vocabulary_fits(run.data_of(index), vocabulary.token_ids, folder, stage.length)
+        check_padding_id(run.objective_of(index).networks.values(), vocabulary, folder)
+    return OpenVocabulary(vocabulary, folder, cache, run.fitted(vocabulary))
 
 
 # -- Checkpoint
@@ -214,15 +228,17 @@ class Checkpoint:
     Attributes:
       step: its step; None if there is none, and the run is new.
       resumes: True if it has the state of training. An imported model has parameters only, and its run is new too.
+      branched: step of another run's checkpoint that a new run goes on from; 0: there is none.
     """
 
     step: int | None
     resumes: bool
+    branched: int = 0
 
     @property
     def first_step(self) -> int:
         """Number of updates that are made already."""
-        return self.step if self.step is not None and self.resumes else 0
+        return self.step if self.step is not None and self.resumes else self.branched
 
 
 def describe_checkpoint(model_dir: Path | None, step: int | None) -> Checkpoint:
@@ -304,7 +320,7 @@ def resolve(
     run = config.build("Run")
     configuration = dataclasses.replace(configuration, config=config, run=run)
     reasons = {name: choice.reason for name, choice in choices.items()}
-    return Resolved(configuration, dataclasses.replace(vocabulary, run=run.sized(vocabulary.vocabulary.size)), reasons)
+    return Resolved(configuration, dataclasses.replace(vocabulary, run=run.fitted(vocabulary.vocabulary)), reasons)
 
 
 def _recorded(configuration: Configuration, checkpoint: Checkpoint) -> dict[str, Choice]:
@@ -348,7 +364,7 @@ class Model:
 def open_model(
     run: Run, vocabulary: Vocabulary, teachers: Collection[LoadedTeacher] = (), phase_timer: PhaseTimer | None = None
 ) -> Model:
-    """Lay the model out on the run's mesh, which checks all sizes, and read its teachers.
+    """Lay the model out on the run's mesh, which checks all sizes, and read what its objective does not train.
 
     Args:
       run: the sized run.
@@ -357,10 +373,16 @@ def open_model(
       phase_timer: where the trainer's phases are counted.
 
     Raises:
-      UserError: sizes do not divide over the mesh, jaxlib is too slow here, or a teacher is not that of the run.
+      UserError: the run is to store integers, sizes do not divide over the mesh, jaxlib is too slow here, or a teacher or
+        entities are not the run's.
     """
+    if run.quantization is not None:
+        raise UserError(
+            "Run.quantization says how `bertfam quantize` stored a model, and a run trains floats: leave it out, and quantise "
+            "the trained model; `bertfam finetune --quantize` trains for it"
+        )
     check_jaxlib(jax.default_backend(), jax.lib.__version__)
-    return Model(Trainer(run, run.mesh.build(), phase_timer), read_teachers(run, vocabulary, teachers))
+    return Model(Trainer(run, run.mesh.build(), phase_timer), read_aux(run, vocabulary, teachers))
 
 
 # -- Data
@@ -392,9 +414,9 @@ def open_data(run: Run, cache: TokenCache, vocabulary: Vocabulary) -> RunData:
     check_labels(run, cache)
     training = training_batches(run, cache, vocabulary)
     held_out: list[HeldOut | None] = []
-    for stage in run.stages:
+    for index, stage in enumerate(run.stages):
         sizes = (cache, vocabulary.token_ids, stage.length, stage.batch_size)
-        held_out.append(run.data.held_out(*sizes, at_most=run.most_eval_batches))
+        held_out.append(run.data_of(index).held_out(*sizes, at_most=run.most_eval_batches))
     return RunData(training, held_out)
 
 
@@ -418,7 +440,7 @@ def open_saved_run(model_dir: Path) -> SavedRun:
     """Read the configuration and the vocabulary of a MODEL_DIR; raises UserError if one is missing."""
     run = read_run(model_dir)
     vocabulary = vocabularies.load(model_dir / "vocab")
-    return SavedRun(run.sized(vocabulary.size), vocabulary)
+    return SavedRun(run.fitted(vocabulary), vocabulary)
 
 
 def open_saved_cache(run: Run, model_dir: Path, directory: str | None = None, *, otherwise: str = "") -> TokenCache:

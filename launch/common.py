@@ -30,22 +30,27 @@ RESTART_REASONS = {  # exit statuses after which a run is restarted
 }
 _TRAININGS = ("pretrain", "distill", "finetune")  # commands that launchers are for
 _FOLDERS = ("--model_dir", "--vocab", "--cache_dir")  # flags of them
-_IN_ONE_PROCESS = (  # the others, except replay, which several processes may run
+_IN_ONE_PROCESS = (  # the others, except index and replay, which several processes may run
     *(
+        "ablate",
+        "analyze",
         "cache",
         "check",
         "checkpoints",
         "clean",
+        "completion",
         "configs",
+        "doctor",
         "embed",
         "encode",
+        "entities",
         "evaluate",
         "explain",
         "export",
         "fill",
         "generate",
     ),
-    *("import", "plan", "predict", "preview", "vocab"),
+    *("import", "merge", "plan", "predict", "preview", "prune", "quantize", "report", "retrieve", "vocab"),
 )
 _STARTERS = ("accelerate", "deepspeed", "mpiexec", "mpirun", "sbatch", "srun", "torchrun")
 _DASH = "[-\u2010-\u2015\u2212]"  # also those that web pages and word processors write in place of -

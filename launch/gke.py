@@ -13,6 +13,9 @@ After 2 (a mistake in the command) the JobSet ends. After any other failure (a l
 an error) all pods are restarted, at most --restarts times. `create` starts the run, `logs` follows the log of process 0,
 `status` shows the state of the run, `delete` lets it save its state and removes it. kubectl must be set up for the cluster,
 which must have JobSet 0.10 or newer (jobset.sigs.k8s.io).
+
+With --array=N, `bertfam ablate --output=/PATH/DIR` runs in N pods of one machine each, each on another run of the study in DIR,
+which is in the volume of --claim=NAME:/PATH. A pod that fails is restarted at most --restarts times, and stops no other.
 """
 
 import argparse
@@ -59,12 +62,43 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
         metavar="NAME",
         help="create: service account of the pods, which may read and write gs:// folders",
     )
+    parser.add_argument(
+        "--array", type=common.positive, metavar="N", help="create: N runs of a study, each with --run and its number, from 0"
+    )
+    parser.add_argument(
+        "--claim", type=claim, metavar="NAME:/PATH", help="create: PersistentVolumeClaim, and the folder where all pods have it"
+    )
     clusters.add_flags(parser, restarts=10, counted="except after status 75")
-    return clusters.parse(parser, words)
+    options, command = clusters.parse(parser, words)
+    if options.action == "create" and options.array:
+        check_array(parser, options, command)
+    return options, command
+
+
+def claim(text: str) -> tuple[str, str]:
+    """Parse --claim: the name of a PersistentVolumeClaim and an absolute path."""
+    name, _, path = text.partition(":")
+    if not name or not path.startswith("/"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME:/PATH")
+    return common.name(name), path.rstrip("/") or "/"
+
+
+def check_array(parser: argparse.ArgumentParser, options: argparse.Namespace, command: list[str]) -> None:
+    """Exit with an error for runs of a study that would not share its folder, or are no runs of one machine."""
+    if options.slice.count * options.slice.hosts > 1:
+        parser.error("--array runs in pods of one machine each: give a --slice of one machine, such as v5e-8")
+    if any(word.startswith("--run=") for word in command):
+        parser.error(f"--array={options.array} gives each run its --run: leave it out of the command")
+    mounted = options.claim[1].rstrip("/") + "/" if options.claim else None
+    if not mounted or not any(word.startswith(f"--output={mounted}") for word in command):
+        where = f"below {mounted}" if mounted else "of --claim=NAME:/PATH"
+        parser.error(f"--output must be a folder {where}, which all pods share")
 
 
 def manifest(options: argparse.Namespace, command: list[str]) -> dict:
     """Return the manifest of the JobSet."""
+    if options.array:
+        return array(options, command)
     slice = options.slice
     job = {
         "completionMode": "Indexed",
@@ -106,6 +140,33 @@ def manifest(options: argparse.Namespace, command: list[str]) -> dict:
     }
 
 
+def array(options: argparse.Namespace, command: list[str]) -> dict:
+    """Return the manifest of a JobSet whose one Job has a pod for each run of a study; a run that fails ends no other."""
+    exits = {"FailIndex": common.MISTAKE, "Ignore": common.SAVED}  # after the second the pod is replaced, and not counted
+    job = {
+        "completionMode": "Indexed",
+        "completions": options.array,
+        "parallelism": options.array,
+        "backoffLimitPerIndex": options.restarts,
+        "podFailurePolicy": {
+            "rules": [
+                {"action": action, "onExitCodes": {"containerName": CONTAINER, "operator": "In", "values": [status]}}
+                for action, status in exits.items()
+            ]
+        },
+        "template": {"spec": pod(options, command)},
+    }
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": options.name},
+        "spec": {
+            "failurePolicy": {"maxRestarts": 0},
+            "replicatedJobs": [{"name": "run", "replicas": 1, "template": {"spec": job}}],
+        },
+    }
+
+
 def rule(name: str, action: str, status: int) -> dict:
     """Return the rule for a Job that the pod failure policy ended for this exit status, which the Job's message contains."""
     return {
@@ -126,6 +187,8 @@ def pod(options: argparse.Namespace, command: list[str]) -> dict:
         "cloud.google.com/gke-tpu-accelerator": slices.KINDS[slice.kind].gke,
         "cloud.google.com/gke-tpu-topology": slice.topology,
     }
+    # Kubernetes replaces $$ by $, and $(NAME) by a variable.
+    own = ["--run=$(JOB_COMPLETION_INDEX)"] if options.array else []
     spec = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": options.grace,
@@ -137,14 +200,17 @@ def pod(options: argparse.Namespace, command: list[str]) -> dict:
             {
                 "name": CONTAINER,
                 "image": options.image,
-                # Kubernetes replaces $$ by $, and $(NAME) by a variable.
-                "command": [word.replace("$", "$$") for word in command],
+                "command": [word.replace("$", "$$") for word in command] + own,
                 "env": [{"name": name, "value": value} for name, value in variables.items()],
                 "ports": [{"containerPort": 8471}, {"containerPort": 8080}],
                 "resources": {"requests": chips, "limits": chips},
             }
         ],
     }
+    if options.claim:
+        name, path = options.claim
+        spec["volumes"] = [{"name": "shared", "persistentVolumeClaim": {"claimName": name}}]
+        spec["containers"][0]["volumeMounts"] = [{"name": "shared", "mountPath": path}]
     return spec | ({"serviceAccountName": options.service_account} if options.service_account else {})
 
 

@@ -101,7 +101,7 @@ def once(options: argparse.Namespace, command: list[str], group: "Group") -> int
         group.send(group.stopped)
     status = wait(group, options.grace)
     for reader in readers:
-        reader.join(1)
+        reader.join(5)  # not longer, because a process that outlives them may hold the pipe
     return status
 
 

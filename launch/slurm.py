@@ -8,6 +8,7 @@ It submits a batch script with sbatch from the current folder, which all nodes m
 NAME-JOB.out. Two minutes before the time limit the run saves its state and exits with 75. After that, and after a fault of the
 storage that may pass (74), a stuck step (76), a lost process (77) or a signal that killed the run, the job is queued again and
 resumes from its newest checkpoint, at most --restarts times. `scancel JOB` ends it for good, after it has saved its state.
+With --array=N, `bertfam ablate --output=DIR` runs N times as an array job, each time on another run of the study in DIR.
 """
 
 import argparse
@@ -19,10 +20,13 @@ import xla_flags
 
 # `wait` returns early when a signal arrives. A job that scancel ended is no longer RUNNING.
 BODY = """\
+# The number of an array's first element is that of the whole array too, and names that.
+job="$SLURM_JOB_ID"
+[ -z "$SLURM_ARRAY_TASK_ID" ] || job="${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID"
 # A secret by which the processes of the run recognise each other.
 BERTFAM_RUN_TOKEN="$(od -An -N16 -tx1 /dev/urandom | tr -d ' \\n')"
 export BERTFAM_RUN_TOKEN
-trap 'caught=1; scancel --signal=TERM "$SLURM_JOB_ID"' TERM
+trap 'caught=1; scancel --signal=TERM "$job"' TERM
 srun {command} &
 step=$!
 caught=1
@@ -37,9 +41,9 @@ case "$status" in
 esac
 if [ "${{SLURM_RESTART_COUNT:-0}}" -ge {restarts} ]; then
   echo "bertfam: exited with $status; not queued again after {restarts} restarts"
-elif [ "$(squeue --noheader --format=%T --jobs="$SLURM_JOB_ID")" = RUNNING ]; then
+elif [ "$(squeue --noheader --format=%T --jobs="$job")" = RUNNING ]; then
   echo "bertfam: exited with $status; the job is queued again"
-  scontrol requeue "$SLURM_JOB_ID"
+  scontrol requeue "$job"
 fi
 exit "$status"
 """
@@ -65,6 +69,9 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
         "--time", type=common.word, help="time limit of one start, [DAYS-]HH:MM:SS (default: that of the partition)"
     )
     parser.add_argument(
+        "--array", type=common.positive, metavar="N", help="submit N runs of a study, each with --run and its number, from 0"
+    )
+    parser.add_argument(
         "--sbatch",
         action="append",
         default=[],
@@ -80,6 +87,8 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--xla_flags", action="store_true", help="set the compiler flags for GPUs of launch/xla_flags.py")
     common.add_dry_run(parser)
     options, command = common.parse(parser, words)
+    if options.array and any(word.startswith("--run=") for word in command):
+        parser.error(f"--array={options.array} gives each run its --run: leave it out of the command")
     is_alone = options.nodes * options.gpus_per_node == 1
     common.check_command(
         parser, command, None if is_alone else f"run it without {parser.prog}, or give --nodes=1 --gpus_per_node=1"
@@ -99,7 +108,8 @@ def script(options: argparse.Namespace, command: list[str]) -> str:
     """Return the batch script."""
     flags = [
         f"--job-name={options.name}",
-        f"--output={options.name}-%j.out",
+        f"--output={options.name}-{'%A_%a' if options.array else '%j'}.out",
+        *([f"--array=0-{options.array - 1}"] if options.array else []),
         "--open-mode=append",
         f"--nodes={options.nodes}",
         f"--gpus-per-node={options.gpus_per_node}",
@@ -116,7 +126,7 @@ def script(options: argparse.Namespace, command: list[str]) -> str:
             *(f"#SBATCH {flag}\n" for flag in flags),
             *(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()),
             BODY.format(
-                command=shlex.join(command),
+                command=shlex.join(command) + (' --run="$SLURM_ARRAY_TASK_ID"' if options.array else ""),
                 restarted=" | ".join(map(str, common.RESTART_REASONS)),
                 restarts=options.restarts,
             ),

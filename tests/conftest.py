@@ -9,6 +9,7 @@ from io import StringIO
 from types import SimpleNamespace
 
 import fake_bucket
+import fork_server
 import jax
 import numpy as np
 import pytest
@@ -27,6 +28,8 @@ from bertfam.models.bert import BertConfig
 xla.set_fast_compilation()
 # Tracing makes many objects, nearly all short-lived: with the default threshold the collector walks the whole heap too often.
 gc.set_threshold(100_000, 50, 1000)
+# A test may run the program in this process, which must not end with it.
+cli.QuickExit = SimpleNamespace
 # For torch, which is imported later: on tensors as small as those of the tests its threads mostly wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -39,6 +42,24 @@ def pytest_xdist_make_scheduler(config, log):
     from file_schedule import FileSchedule
 
     return FileSchedule(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collect_directory(path, parent):
+    """Share the first import of files between the processes of pytest-xdist."""
+    if not hasattr(parent.config, "workerinput"):
+        return None
+    from file_schedule import SharedFolder
+
+    return SharedFolder.from_parent(parent, path=path)
+
+
+def pytest_collection_modifyitems(config, items):
+    """Give all processes of pytest-xdist the same order of tests."""
+    if hasattr(config, "workerinput"):
+        import file_schedule
+
+        file_schedule.sort(items)
 
 
 @pytest.hookimpl(trylast=True)
@@ -65,6 +86,12 @@ class LanguageReference(Corpus):
 
     def fingerprint(self):
         return {"kind": "language_reference"}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _fork_servers():
+    yield
+    fork_server.stop()
 
 
 @pytest.fixture(scope="session")
@@ -109,7 +136,14 @@ def random_model(vocabulary, tmp_path_factory):
     """Return a Hugging Face folder of a random model."""
     root = tmp_path_factory.mktemp("random")
     config = BertConfig(
-        vocab_size=vocabulary.size, num_layers=2, hidden_size=32, num_heads=2, feed_forward_size=64, max_length=64
+        vocab_size=vocabulary.size,
+        num_layers=2,
+        hidden_size=32,
+        num_heads=2,
+        feed_forward_size=64,
+        max_length=64,
+        dropout_rate=0.0,  # which would take a quarter of the time to compile an update of fine-tuning
+        attention_dropout_rate=0.0,
     )
     generator = np.random.default_rng(0)
     shapes = huggingface.shapes_of(config, frozenset({"encoder", "pooler", "mlm_head", "nsp_head"}))

@@ -21,11 +21,11 @@ class Stopped(BaseException):
 def skip_initialisation(patch):
     """Have trainers make fresh states with draws by NumPy, without compiling the initialisation of each model.
 
-    Matrices have BERT's deviation, scales are ones, and other vectors are zeros.
+    Matrices have BERT's deviation and depend on the run's seed, scales are ones, and other vectors are zeros.
     """
 
-    def new_state(trainer):
-        generator, abstract = np.random.default_rng(3), trainer.abstract_state
+    def new_state(trainer, replaced=()):
+        generator, abstract = np.random.default_rng(trainer.run.key_seed), trainer.abstract_state
         zeros = jax.tree.map(lambda leaf: jax.device_put(np.zeros(leaf.shape, leaf.dtype), leaf.sharding), abstract)
 
         def initial(path, leaf):

@@ -255,7 +255,7 @@ def test_repeated_flag_means_several_or_is_refused(name):
         if not action.option_strings or isinstance(action, argparse._HelpAction | argparse._AppendAction):
             continue
         (option,) = action.option_strings
-        value = [*action.choices][0] if action.choices else "0"
+        value = [*action.choices][0] if action.choices else "0@0" if "@STEP" in str(action.metavar) else "0"
         takes_value = action.nargs != 0
         first, second = ([f"{option}={value}"], [option, value]) if takes_value else ([option], [option])
         with pytest.raises(UserError, match=rf"^{option}(={value})? and {option}(={value})?: "):
@@ -559,7 +559,7 @@ def test_folder_without_a_model_is_refused_before_anything_heavy_is_imported(tmp
 def test_examples_are_commands_that_exist(name):
     lines = import_module(f"bertfam.commands.{cli.COMMANDS[name].module}").EXAMPLE.splitlines()
     examples = [line.partition("bertfam ")[2] for line in lines if line.startswith(("  bertfam ", "  test -d"))]
-    for command, *words in map(shlex.split, examples):
+    for command, words in (cli._choose(shlex.split(example)) for example in examples):
         cli._parse(command, import_module(f"bertfam.commands.{cli.COMMANDS[command].module}"), words)
     assert any(example.startswith(f"{name} ") for example in examples)
 

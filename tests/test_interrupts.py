@@ -6,6 +6,7 @@ import sys
 import time
 
 import pytest
+from time_limits import FAR_SECONDS
 
 from bertfam import cli
 from bertfam.multihost.preemption import EXIT_CODE, exit_on_sigterm
@@ -20,7 +21,7 @@ def handler():
 
 
 def wait():
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + FAR_SECONDS
     while time.monotonic() < deadline:
         time.sleep(0.01)
 

@@ -14,6 +14,7 @@ def test_old_path_warns_once_and_gives_the_same_objects(old, new, monkeypatch):
     monkeypatch.delitem(sys.modules, old, raising=False)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        warnings.simplefilter("ignore", ResourceWarning)  # of what earlier tests have left behind
         importlib.import_module(new)  # its own warnings do not count, nor those of an old package
         importlib.import_module(old.rpartition(".")[0])
         caught.clear()

@@ -20,10 +20,10 @@ MAX_FOLDER_MODULES = 15
 # independent of each other.
 LEVELS = (
     ("errors", "interrupts", "features", "moved", "plurals", "subprocesses", "suggest", "version"),
-    ("storage",),
+    ("pages", "storage"),
     ("arguments", "call_arguments", "environment", "kernels"),
     ("layers",),
-    ("corruption", "models", "sharding"),
+    ("compression", "corruption", "models", "retrieval", "sharding"),
     ("config",),
     ("multihost",),
     ("data",),
@@ -35,6 +35,8 @@ LEVELS = (
     ("api",),
     ("evaluation", "planning"),
     ("session",),
+    ("analysis", "studies"),
+    ("reports",),
     ("commands",),
     ("cli",),
     ("__main__",),

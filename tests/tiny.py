@@ -9,6 +9,7 @@ from bertfam.objectives.bert import MlmNsp
 
 SHAPE = RowShape(length=16, predictions=4)
 VOCABULARY = 50
+SEED = np.zeros(2, np.uint32)  # seed_words(0)
 
 
 def objective(dropout=0.0, **changes):
@@ -28,7 +29,7 @@ def batch(rows, shape=SHAPE, seed=0, predictions=None):
         if predictions is None
         else np.asarray(predictions)
     )
-    positions = np.stack([np.sort(generator.permutation(length)[: shape.predictions]) for length in lengths])
+    positions = np.stack([np.sort(np.resize(generator.permutation(length), shape.predictions)) for length in lengths])
     used = np.arange(shape.predictions) < counts[:, None]
     decoder_features = decoder_rows(rows, shape, generator) if shape.targets else {}
     return decoder_features | {

@@ -1,8 +1,10 @@
 """Fast compilation by XLA for CPUs: in the tests compiling takes much longer than running, mostly for optimisations."""
 
 import os
+import threading
 
 import jax
+from jax._src import lru_cache
 from jaxlib import xla_client
 
 FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
@@ -15,6 +17,7 @@ def set_fast_compilation():
 
     The flags do not stay in the environment: libtpu reads them too, does not know all of them, and exits.
     """
+    write_whole_programs()
     if "XLA_FLAGS" not in os.environ:
         os.environ["XLA_FLAGS"] = FLAGS
         xla_client.CompileOptions()
@@ -27,10 +30,29 @@ def share_cache():
     The key of JAX's persistent compilation cache includes the flags of the environment. Without them a launched process finds the
     programs that the process of the tests, which read the same flags in `set_fast_compilation`, has compiled, and vice versa.
     """
+    write_whole_programs()
     flags = os.environ.get("XLA_FLAGS", "").split()
     if set(FLAGS.split()) <= set(flags):
         xla_client.CompileOptions()
         os.environ["XLA_FLAGS"] = " ".join(flag for flag in flags if flag not in FLAGS.split())
+
+
+def write_whole_programs():
+    """Have JAX write each program of its persistent cache under another name first.
+
+    Otherwise another process may read a part of it, or for ever if the writer is killed; JAX then prints a warning.
+    """
+    put = lru_cache.LRUCache.put
+
+    def put_whole(cache, key, value):
+        path = cache.path / f"{key}{lru_cache._CACHE_SUFFIX}"
+        if cache.eviction_enabled or path.exists():
+            return put(cache, key, value)
+        new = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
+        new.write_bytes(value)
+        os.replace(new, path)
+
+    lru_cache.LRUCache.put = put_whole
 
 
 def device_environment(count=1):

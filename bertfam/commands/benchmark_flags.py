@@ -16,7 +16,7 @@ _OF_FILES = (
     *("text", "text_pair", "label", "regression", "multi_label", "tagging", "questions", "choices"),
     *("record_format", "no_header", "record_encoding", "skip_empty"),
 )
-_NAMES = {"record_format": "format", "record_encoding": "encoding"}
+_NAMES = {"record_format": "format", "record_encoding": "encoding", "seqio_task": "task"}
 
 
 def add(group: argparse._ArgumentGroup, use: str) -> None:

@@ -13,7 +13,6 @@ from bertfam.commands import flags
 from bertfam.data.checks.diagnosis import row_warnings, text_warnings
 from bertfam.data.checks.duplicates import Duplicates, Text, find_duplicates, texts_of_cache, texts_of_corpora
 from bertfam.data.checks.sampling import can_be_sampled, held_out_documents, sample
-from bertfam.data.preview.visible import visible
 from bertfam.data.rows.blocks import sampled
 from bertfam.data.token_cache.build_process import check_named
 from bertfam.data.token_cache.builder import check_not_empty, check_size
@@ -21,6 +20,7 @@ from bertfam.data.token_cache.cache import TokenCache
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import warn
 from bertfam.finetuning.class_counts import class_counts
+from bertfam.pages.visible import visible
 from bertfam.plurals import plural
 from bertfam.storage.paths import to_path
 from bertfam.training.checkpoints import selection
@@ -135,11 +135,12 @@ def _cache_warnings(run: Run, cache: TokenCache, vocabulary: Vocabulary, data: s
     lines = []
     for text in texts:
         lines += text_warnings(text, vocabulary.token_ids, cache.vocabulary_directory, is_whole=True)
-    filled = (pair for pair in zip(run.stages, data.training, strict=True) if not pair[1].row_counts)
-    for stage, batches in filled:
+    filled = (index for index, batches in enumerate(data.training) if not batches.row_counts)
+    for index in filled:
+        stage, own, batches = run.stages[index], run.data_of(index), data.training[index]
         for text, part in zip(texts, batches.sequence.by_corpus(), strict=True):
             examples = sampled(part.examples)
-            lines += row_warnings(run.data.rows_of(text), examples, text.name, stage.length, packs=run.data.corruption.packs)
+            lines += row_warnings(own.rows_of(text), examples, text.name, stage.length, packs=own.corruption.packs)
     return run_warnings(run, data.training, data.held_out) + lines
 
 
@@ -161,11 +162,12 @@ def _sample_warnings(run: Run, vocabulary: Vocabulary, folder: Path) -> list[str
                 check_not_empty(corpus, "train")
             check_size(f"corpus{title}", len(text.documents), least)
         lines += text_warnings(text.documents, vocabulary.token_ids, folder, is_whole=text.is_whole)
-        for stage in run.stages if len(text.documents) >= least else ():
-            examples = run.data.examples(text.documents, stage.length, run.seed, vocabulary.token_ids)
+        for index, stage in enumerate(run.stages) if len(text.documents) >= least else ():
+            own = run.data_of(index)
+            examples = own.examples(text.documents, stage.length, run.seed, vocabulary.token_ids)
             lines += examples.warnings
-            if not run.data.has_similar_lengths:
-                rows, packs = run.data.rows_of(text.documents), run.data.corruption.packs
+            if not own.has_similar_lengths:
+                rows, packs = own.rows_of(text.documents), own.corruption.packs
                 lines += row_warnings(rows, examples, text.documents.name, stage.length, packs=packs)
         held_out = held_out_documents(corpus, least)
         if held_out == 0:

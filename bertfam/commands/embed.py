@@ -9,7 +9,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from bertfam.commands import flags
-from bertfam.commands.finetune import add_records, check_format
+from bertfam.commands.finetune import add_records, check_format, text_files
 from bertfam.errors import UserError
 
 if TYPE_CHECKING:
@@ -29,15 +29,10 @@ POOLINGS = ("mean", "cls", "max")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
-    parser.add_argument(
-        "--model_dir", type=flags.folder, required=True, metavar="DIR", help="folder of a run, or a Hugging Face folder"
-    )
-    flags.add_step(parser)
+    add_encoder(parser)
     parser.add_argument(
         "--network", metavar="NAME", help="network of a folder that has several, such as generator, or the encoder of a T5"
     )
-    flags.add_average(parser)
-    flags.add_module_import(parser)
     group = parser.add_argument_group("texts")
     group.add_argument(
         "--input", type=flags.files, action="append", default=[], required=True, metavar="GLOB", help="files of texts; repeatable"
@@ -48,6 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--output", type=flags.path, required=True, metavar="FILE", help="file to write: .npy, .jsonl or .parquet")
     add_settings(group)
     group.add_argument("--batch_size", type=int, default=32, metavar="N", help="texts at a time (default: 32)")
+
+
+def add_encoder(parser: argparse.ArgumentParser, description: str = "folder of a run, or a Hugging Face folder") -> None:
+    """Declare the flags that name an encoder: its folder, a step of it, and the modules that it needs."""
+    parser.add_argument("--model_dir", type=flags.folder, required=True, metavar="DIR", help=description)
+    flags.add_step(parser)
+    flags.add_average(parser)
+    flags.add_module_import(parser)
 
 
 def add_settings(group: argparse._ArgumentGroup) -> None:
@@ -79,14 +82,14 @@ def main(args: argparse.Namespace) -> int:
     flags.check_output_file(args, "output")
     flags.check_model_dir(args)
 
-    from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
     from bertfam.embedding.vector_file import VectorFile
     from bertfam.plurals import plural
+    from bertfam.training.jax_setup import enable_compilation_cache
     from bertfam.training.trained_networks import find_step
 
-    read = {"input_format": args.record_format, "encoding": args.record_encoding or "utf-8", "header": not args.no_header}
-    corpus = LabelledFiles(tuple(args.input), text=args.text, label=None, validation_fraction=0.0, **read)
+    corpus = text_files(args, args.input)
     flags.import_modules(args)
+    enable_compilation_cache()
     step = find_step(args.model_dir, flags.step_of(args), average=args.average)
     embedder = open_embedder(args, step)
     settings = {name: getattr(args, name) for name in ("network", "average", "pooling", "normalize", "length")}
@@ -94,10 +97,10 @@ def main(args: argparse.Namespace) -> int:
     texts = (text for path in corpus.files("train") for _, (text,), _ in corpus.records(path))
     if (first := next(texts, None)) is None:
         raise UserError(f"--input={args.input[0]} has no texts")
-    with closing(VectorFile(args.output, source, embedder.config.hidden_size)) as file:
+    with closing(VectorFile(args.output, source, embedder.width)) as file:
         count, cut = _embed(args, embedder, chain([first], texts), file)
         file.finish()
-    width, description = embedder.config.hidden_size, embedder.settings.description
+    width, description = embedder.width, embedder.settings.description
     print(f"wrote {args.output}: {plural(count, 'vector')} of {width} numbers ({description})")
     if cut:
         print(

@@ -101,7 +101,7 @@ def _file_lines(path: str) -> Iterator[bytes]:
 
 def _table(text: str, encoding: Encoding) -> Iterator[str]:
     """Yield the text, then one line per piece: the piece, its id, start and end, and the text between them."""
-    from bertfam.data.preview.visible import visible
+    from bertfam.pages.visible import visible
 
     yield visible(text)
     rows = [

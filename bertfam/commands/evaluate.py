@@ -7,6 +7,7 @@ import argparse
 from bertfam.arguments import repeated
 from bertfam.commands import benchmark_flags, embed, flags
 from bertfam.commands.finetune import parse_seeds
+from bertfam.commands.retrieve import add_search
 from bertfam.errors import UserError
 
 SUMMARY = "measure models on held-out text, minimal pairs of sentences, retrieval, a seqio task, or the tasks of a benchmark"
@@ -14,6 +15,7 @@ EXAMPLE = """
   bertfam evaluate --model_dir=runs/quickstart/model --baselines
   bertfam evaluate --model_dir=runs/quickstart/model --blimp=BLiMP.zip --limit=100
   bertfam evaluate --model_dir=exported --retrieval=scifact
+  bertfam evaluate --index=index --questions=dev-v2.0.json --baselines
   bertfam evaluate --model_dir=runs/t5/model --task=my_translations --module_import=my_tasks --split=test
   bertfam evaluate --suite=glue --data_dir=GLUE --model_dir=runs/a --model_dir=runs/b --random_init --seeds=0,1,2 --output=report
 """
@@ -25,9 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model_dir",
         type=flags.folder,
         action="append",
-        required=True,
+        default=[],
         metavar="DIR",
-        help="folder of a run or Hugging Face folder, here or at gs://; repeatable with --suite, for models side by side",
+        help="folder of a run or Hugging Face folder, here or at gs://; repeatable with --suite, for models side by side; with "
+        "--index where its model lies now (default: where it lay)",
     )
     flags.add_step(parser, "checkpoint to measure")
     flags.add_average(parser)
@@ -45,7 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     flags.add_module_import(parser, "Python module to import first, which registers the task or the model's family; repeatable")
     parser.add_argument("--batches", type=int, metavar="N", help="at most so many batches (default: all)")
-    parser.add_argument("--baselines", action="store_true", help="also score predictors that see no context, on the same targets")
+    parser.add_argument(
+        "--baselines",
+        action="store_true",
+        help="also score predictors that see no context, on the same targets; with --index, BM25 and passages at random",
+    )
     group = parser.add_argument_group(
         "minimal pairs",
         "Of two sentences that differ in one thing the grammatical one should be likelier: for a decoder by its\n"
@@ -58,6 +65,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=flags.path,
         metavar="PATH",
         help="BLiMP's zip file, or a folder of .jsonl files with sentence_good and sentence_bad in each line",
+    )
+    group.add_argument(
+        "--within_word",
+        action="store_true",
+        help="hide with each token the later pieces of its word too, so that rare words of several pieces are not overrated",
     )
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N pairs of each file, or examples of each task")
     group = parser.add_argument_group(
@@ -93,6 +105,21 @@ def _add_retrieval(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--similarity", choices=("cosine", "dot"), help="similarity of vectors (default: cosine)")
     embed.add_pooling(group)
+    group = parser.add_argument_group(
+        "an index",
+        "Of an index that bertfam index wrote: for how many questions a right passage is among the first 1, 5 and 20. recall\n"
+        "counts the passage that a question was written for, answer all passages with an answer.",
+    )
+    group.add_argument("--index", type=flags.path, metavar="DIR", help="folder of the index")
+    group.add_argument(
+        "--questions",
+        type=flags.files,
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help='.json files of SQuAD\'s format, or others with {"question": TEXT, "answer": [TEXT, ...]} on each line; repeatable',
+    )
+    add_search(group)
 
 
 def _add_suite(parser: argparse.ArgumentParser) -> None:
@@ -127,8 +154,16 @@ def main(args: argparse.Namespace) -> int:
         from bertfam.commands import evaluate_suite
 
         return evaluate_suite.main(args)
-    args.model_dir = args.model_dir[0]
-    flags.check_model_dir(args)
+    args.model_dir = args.model_dir[0] if args.model_dir else None
+    if args.model_dir:
+        flags.check_model_dir(args)
+    from bertfam.training.jax_setup import enable_compilation_cache
+
+    enable_compilation_cache()
+    if args.index is not None:
+        from bertfam.commands import evaluate_index
+
+        return evaluate_index.main(args)
     from bertfam.commands import evaluate_run
 
     split = args.split or _DEFAULT_SPLIT
@@ -145,7 +180,8 @@ _DEFAULT_SPLIT = "validation"
 # What is measured: the flags that it alone has, and its name in messages.
 _OWN = {
     "text": (("split", "cache_dir", "batches", "baselines"), "held-out text"),
-    "blimp": ((), "--blimp, which names the sentences"),
+    "index": (("questions", "baselines", "approximate", "batch_size"), "--index"),
+    "blimp": (("within_word",), "--blimp, which names the sentences"),
     "task": (("split", "max_new_tokens", "batch_size"), "--task"),
     "retrieval": (("split", "batch_size", "similarity", "pooling", "normalize", "length"), "--retrieval"),
     "suite": (
@@ -163,10 +199,16 @@ _NAMES = {"gin_bindings": "gin.NAME"}
 
 def _check_flags(args: argparse.Namespace) -> None:
     """Raise UserError for flags that would change nothing, and for numbers below 1."""
-    kinds = [name for name in ("suite", "blimp", "task", "retrieval") if getattr(args, name) is not None]
+    kinds = [name for name in ("suite", "blimp", "task", "retrieval", "index") if getattr(args, name) is not None]
     if len(kinds) > 1:
         raise UserError(f"--{kinds[0]} and --{kinds[1]} both say what to measure: give one of them")
     measured = kinds[0] if kinds else "text"
+    if not args.model_dir and measured != "index":
+        raise UserError("--model_dir is missing: name the folder of a model, or with --questions an index (--index=DIR)")
+    if measured == "index" and not args.questions:
+        raise UserError(f"--index={args.index} requires --questions=GLOB; give it too")
+    if measured == "index" and (args.step is not None or args.average):
+        raise UserError("--step and --average are of the model that an index was made with: give them to bertfam index")
     if len(args.model_dir) > 1 and measured != "suite":
         raise repeated(*(f"--model_dir={folder}" for folder in args.model_dir[:2]))
     own, called = _OWN[measured]
@@ -176,7 +218,7 @@ def _check_flags(args: argparse.Namespace) -> None:
                 raise UserError(f"--{_NAMES.get(flag, flag)} is of {words}: it does not go with {called}")
     if measured == "suite":
         _check_suite(args)
-    if measured in ("text", "retrieval") and args.limit is not None:
+    if measured in ("text", "retrieval", "index") and args.limit is not None:
         raise UserError("--limit is of minimal pairs and tasks: give --blimp=PATH or --task=NAME with it, or --batches=N")
     if measured == "text" and args.split not in (None, "validation", "train"):
         raise UserError(f"--split={args.split} is not one of the choices; one of validation, train")

@@ -1,40 +1,33 @@
 """Body of `bertfam evaluate`: scores on held-out text, on minimal pairs and on seqio tasks."""
 
 import argparse
-import dataclasses
 import json
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
 import jax
 
 from bertfam import session
 from bertfam.api import LanguageModel, load_networks
 from bertfam.commands import embed, flags
-from bertfam.data import vocabularies
+from bertfam.commands.held_out_scores import HeldOutText, Scorer, open_text
 from bertfam.data.seqio_tasks.corpus import fill_registry
-from bertfam.data.text_data import HeldOut
 from bertfam.data.token_cache.cache import TokenCache
 from bertfam.embedding.embedder import DOCUMENT_PROMPTS, QUERY_PROMPTS
 from bertfam.errors import UserError, warn
-from bertfam.evaluation.baselines import baselines, training_counts
-from bertfam.evaluation.minimal_pairs import CHANCE, PairCounts, compare, read_pairs
+from bertfam.evaluation.baselines import baselines, training_counts, word_scores
+from bertfam.evaluation.minimal_pairs import CHANCE, PairCounts, by_phenomenon, compare, read_pairs
 from bertfam.evaluation.perplexity import lacks_words, perplexities
 from bertfam.evaluation.retrieval import Similarity, evaluate_retrieval, read_collection
 from bertfam.evaluation.sentence_scores import scorer
 from bertfam.interop.folders import is_huggingface
-from bertfam.planning.choices import choose_execution, with_choices
 from bertfam.plurals import plural
 from bertfam.sharding.mesh import MeshShape
+from bertfam.storage.json_values import json_value
 from bertfam.storage.paths import to_path
 from bertfam.training.model_dir import TrainedModel, open_model, read_run
-from bertfam.training.run import Run
-from bertfam.training.stages import Stage
-from bertfam.training.teachers import read_teachers
 from bertfam.training.trained_networks import find_step
-from bertfam.training.trainer import Scores, Trainer
 from bertfam.training.warm_start.imported_model import read_model
 
 
@@ -43,29 +36,22 @@ class Evaluation:
     """Trained model, and the held-out text to measure it on.
 
     Attributes:
-      run: the run of MODEL_DIR, whose text settings hold.
       model: the model of a checkpoint, or of a Hugging Face folder.
       step: the step of the checkpoint; a Hugging Face folder has none.
-      cache: the token cache.
-      mesh: all devices that are here, whatever mesh the run was trained on.
-      stage: the shape of a batch.
-      held_out: the batches.
+      text: the text.
     """
 
-    run: Run
     model: TrainedModel
     step: int | None
-    cache: TokenCache
-    mesh: jax.sharding.Mesh
-    stage: Stage
-    held_out: HeldOut
+    text: HeldOutText
 
 
 def held_out_text(args: argparse.Namespace, split: str) -> int:
     """Score a split of a token cache and print; return the exit status."""
     evaluation = _open(args, split)
-    scores, targets, corpora = _score(args.model_dir, evaluation)
-    run, cache, held_out, stage = evaluation.run, evaluation.cache, evaluation.held_out, evaluation.stage
+    model, text = evaluation.model, evaluation.text
+    scores, targets, corpora = Scorer(model.run, model.vocabulary, text).scores(args.model_dir, model.params)
+    run, cache, held_out, stage = text.run, text.cache, text.held_out, text.stage
     scores |= perplexities(scores, run.data, cache, split)
     for name, values in corpora.items():
         values |= perplexities(values, run.data, cache, split, name)
@@ -74,13 +60,14 @@ def held_out_text(args: argparse.Namespace, split: str) -> int:
             [f"{cache.directory} has no counts of words and bytes, which perplexities per word and byte require; build it again"]
         )
     if args.baselines:
-        tokens = evaluation.model.vocabulary.token_ids
+        tokens = model.vocabulary.token_ids
         counts = training_counts(run.data, cache, tokens, stage.length, stage.batch_size)
-        scores |= baselines(held_out.source, held_out.steps, held_out.batch_size, counts)
+        of_words = word_scores(run.data, counts, tokens)
+        scores |= baselines(held_out.source, held_out.steps, held_out.batch_size, counts, of_words)
     if args.json:
         by_corpus = {"corpora": corpora} if corpora else {}
         result = {"step": evaluation.step, "split": split, "rows": held_out.rows, "targets": targets, **scores, **by_corpus}
-        print(json.dumps(result))
+        print(json.dumps(json_value(result)))
         return 0
     print(f"{_at(evaluation.step)}{args.model_dir} on the {split} split of {cache.directory}")
     batches = plural(held_out.steps, "batch", "batches")
@@ -105,21 +92,8 @@ def _open(args: argparse.Namespace, split: str) -> Evaluation:
         elsewhere = ", or name its copy by --cache_dir"
         cache = session.open_saved_cache(run, to_path(args.model_dir), args.cache_dir, otherwise=elsewhere)
         model = open_model(args.model_dir, flags.step_of(args), average=args.average)
-        step = model.step
-    if vocabularies.load(cache.vocabulary_directory).fingerprint != model.vocabulary.fingerprint:
-        raise UserError(f"{cache.directory} was built with another vocabulary than {args.model_dir}; build one with its vocab/")
-    mesh = MeshShape().build()
-    last = run.stages[-1]
-    # Rows fill the devices; they are the same in batches of any size.
-    stage = dataclasses.replace(last, batch_size=-(-last.batch_size // mesh.size) * mesh.size)
-    sizes = (cache, model.vocabulary.token_ids, stage.length, stage.batch_size)
-    held_out = run.data.held_out(*sizes, split=split, at_most=args.batches)
-    if held_out is None:
-        raise UserError(
-            f"the {split} split of {cache.directory} has too few documents; build a cache of other text by `bertfam cache "
-            f"--vocab={args.model_dir}/vocab` and give it with --cache_dir"
-        )
-    return Evaluation(run, model, step, cache, mesh, stage, held_out)
+        step, run = model.step, run.at(model.step)
+    return Evaluation(model, step, open_text(args.model_dir, run, model.vocabulary, cache, split, args.batches))
 
 
 def _open_imported(args: argparse.Namespace) -> TrainedModel:
@@ -133,51 +107,21 @@ def _open_imported(args: argparse.Namespace) -> TrainedModel:
             f"--vocab={shlex.quote(str(args.model_dir))}` builds"
         )
     imported = read_model(args.model_dir, f"--model_dir={args.model_dir}", args.module_import)
-    return TrainedModel(imported.run.sized(imported.vocabulary.size), imported.vocabulary, 0, imported.params)
-
-
-def _score(model_dir: str, evaluation: Evaluation) -> Scores:
-    """Score the held-out batches."""
-    model = evaluation.model
-    # The backend that the run names may not exist on these devices.
-    execution = dataclasses.replace(model.run.objective.execution, attention="auto")
-    objective: Any = dataclasses.replace(cast(Any, model.run.objective), execution=execution)
-    run = dataclasses.replace(model.run, objective=objective, stages=(evaluation.stage,), microbatches=1)
-    # An imported model has not been trained, and its run leaves the choice to the devices.
-    run = with_choices(run, choose_execution(objective, evaluation.mesh.devices.flat[0].platform))
-    trainer = Trainer(run, evaluation.mesh)
-    missing = sorted(trainer.shardings.params.keys() - model.params.keys())
-    if missing:
-        raise UserError(f"{model_dir} was imported without {', '.join(missing)}; train them with `bertfam pretrain` first")
-    aux = _read_aux(model)
-    params = jax.device_put(model.params, trainer.shardings.params)
-    scores = trainer.scores(params, evaluation.held_out, 0, aux=aux and trainer.placed_aux(aux))
-    assert scores is not None  # No request to stop can cut it short.
-    if model.run.objective.teachers and not aux:
-        for values in (scores.values, *scores.corpora.values()):
-            del values["loss"]  # The teacher's terms are a part of it.
-    return scores
-
-
-def _read_aux(model: TrainedModel) -> dict[str, Any]:
-    """Read what the objective reads and does not train; {} if the teacher is missing, for a model has scores without it too."""
-    try:
-        return read_teachers(model.run, model.vocabulary)
-    except UserError as error:
-        warn([f"scores without the teacher are those of the model alone: {error}"])
-        return {}
+    return TrainedModel(imported.run.fitted(imported.vocabulary), imported.vocabulary, 0, imported.params)
 
 
 def task(args: argparse.Namespace, split: str) -> int:
     """Evaluate a seqio task and print; return the exit status."""
-    fill_registry(args.module_import)
+    if args.module_import:  # a module may register the family of the model
+        fill_registry(args.module_import)
     step = find_step(args.model_dir, flags.step_of(args), average=args.average)
     networks = load_networks(args.model_dir, step=step, average=args.average).values()
     model = next((network for network in networks if isinstance(network, LanguageModel)), None)
     if model is None:
         raise UserError(f"{args.model_dir} holds an encoder, but --task requires a causal LM or an encoder-decoder")
 
-    # This imports seqio, and with it TensorFlow.
+    # These import seqio, and with it TensorFlow.
+    fill_registry(args.module_import)
     from bertfam.evaluation.seqio_tasks import evaluate, format_results
 
     results = evaluate(
@@ -190,7 +134,7 @@ def task(args: argparse.Namespace, split: str) -> int:
         mesh=MeshShape().build() if len(jax.devices()) > 1 else None,
     )
     if args.json:
-        print(json.dumps({"step": step, "split": split, "tasks": results}))
+        print(json.dumps(json_value({"step": step, "split": split, "tasks": results})))
     else:
         source = f"{_at(step)}{args.model_dir}"
         print(f"{source} on the {split} split of --task={args.task}", *format_results(results), sep="\n")
@@ -202,7 +146,7 @@ def minimal_pairs(args: argparse.Namespace) -> int:
     files = read_pairs(Path(args.blimp), args.limit)
     flags.import_modules(args)
     step = find_step(args.model_dir, flags.step_of(args), average=args.average)
-    scores = scorer(load_networks(args.model_dir, step=step, average=args.average))
+    scores = scorer(load_networks(args.model_dir, step=step, average=args.average), within_word=args.within_word)
     if not args.json:
         print(f"{_at(step)}{args.model_dir} on the minimal pairs of {args.blimp}, by {scores.description}")
     width = max(24, *map(len, files))
@@ -212,10 +156,16 @@ def minimal_pairs(args: argparse.Namespace) -> int:
         if not args.json:
             print(f"  {name:<{width}} {results[name].accuracy:.4f}", flush=True)
     total = sum(results.values(), PairCounts())
+    phenomena = by_phenomenon(files, {name: result.accuracy for name, result in results.items()})
     if args.json:
         numbers = {name: result.numbers() for name, result in results.items()}
-        print(json.dumps({"step": step, "score": scores.description, **total.numbers(), "chance": CHANCE, "files": numbers}))
+        report = {"step": step, "score": scores.description, **total.numbers(), "chance": CHANCE, "files": numbers}
+        print(json.dumps(report | ({"phenomena": phenomena} if phenomena else {})))
     else:
+        if phenomena:
+            print("mean of the files of each phenomenon")
+        for name, accuracy in phenomena.items():
+            print(f"  {name:<{width}} {accuracy:.4f}")
         counts = f"{plural(total.pairs, 'pair')}, {plural(total.ties, 'tie')}"
         print(f"  {'all':<{width}} {total.accuracy:.4f}  of {counts}; chance is {CHANCE}")
     return 0

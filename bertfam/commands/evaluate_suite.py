@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import io
 import json
-import math
 import os
 import shutil
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from bertfam.config import Override
 from bertfam.errors import UserError, warn
 from bertfam.evaluation.suites.minimal_pair_suite import MinimalPairSuite
 from bertfam.evaluation.suites.page import page
-from bertfam.evaluation.suites.report import make_report, markdown
+from bertfam.evaluation.suites.report import make_report, markdown, undefined_scores
 from bertfam.evaluation.suites.results import Result, TaskFolder
 from bertfam.evaluation.suites.suite import Model, Suite, SuiteRuns, SuiteTask
 from bertfam.evaluation.suites.tables import rows
@@ -32,10 +32,12 @@ from bertfam.finetuning.predictor import open_predictor
 from bertfam.finetuning.survey import survey
 from bertfam.interop.folders import check_is_model, is_huggingface
 from bertfam.plurals import listed, plural
-from bertfam.storage.files import check_writable, write_text
+from bertfam.storage.files import NamedFile, check_writable, write_text
+from bertfam.storage.json_values import json_value
 from bertfam.storage.paths import identity, to_path
 from bertfam.suggest import did_you_mean
 from bertfam.training.checkpoints import selection
+from bertfam.training.jax_setup import shared_programs
 from bertfam.training.logs.metrics_file import check_extendable
 
 PAIRS = "blimp"
@@ -57,10 +59,13 @@ def main(args: argparse.Namespace) -> int:
     print("\n".join(runs.plan()), flush=True)
     print(f"the report is written to {folder}, and the result and log of each run to {folder / 'runs'}", flush=True)
     warn(note for task in suite.tasks for note in task.notes)
-    if status := runs.run(partial(print, end="", flush=True), partial(_write, runs, folder)):
+    with shared_programs():
+        status = runs.run(partial(print, end="", flush=True), partial(_write, runs, folder))
+    if status:
         return status
     _write(runs, folder)
     print("\n".join(_aligned(rows(make_report(runs)))))
+    warn(note for task in suite.tasks for note in undefined_scores(runs, task))
     print(f"wrote {folder / 'report.html'}, report.md and report.json")
     return 0
 
@@ -118,15 +123,15 @@ class FineTuningSuite(Suite):
         model_dir = folder.path / f"seed_{seed}"
         log_path = folder.path / f"seed_{seed}.log"
         check_extendable(log_path)
-        with open(log_path, "a", encoding="utf-8") as log, redirect_stdout(log), redirect_stderr(log):
-            try:
-                status = finetune.main(self._run(task, model, seed, model_dir, folder.path / "cache"))
-            except UserError as error:
-                raise UserError(f"{task.name} by {model.label}: {error}") from error
-        if status:
-            return status
-        predictor = open_predictor(model_dir)
-        scored = score_task(predictor, self._tasks[task.name].locate(self._args.data_dir))
+        try:
+            with io.TextIOWrapper(io.BufferedWriter(NamedFile(log_path, "a")), encoding="utf-8") as log:
+                with redirect_stdout(log), redirect_stderr(log):
+                    status = finetune.main(self._run(task, model, seed, model_dir, folder.path / "cache"))
+            if status:
+                return status
+            scored = score_task(open_predictor(model_dir), self._tasks[task.name].locate(self._args.data_dir))
+        except UserError as error:
+            raise UserError(f"{task.name} by {model.label}: {error}") from error
         result = Result(scored.scores, tuple(scored.outcomes.tolist()), _settings(model_dir))
         if not self._args.keep_models:
             shutil.rmtree(model_dir)
@@ -183,18 +188,9 @@ def _chosen(args: argparse.Namespace, names: Sequence[str]) -> list[str]:
 def _write(runs: SuiteRuns, folder: Path) -> None:
     """Write the report of all runs so far."""
     report = make_report(runs)
-    write_text(folder / "report.json", json.dumps(_finite(report), indent=1, ensure_ascii=False) + "\n")
+    write_text(folder / "report.json", json.dumps(json_value(report), indent=1, ensure_ascii=False) + "\n")
     write_text(folder / "report.md", markdown(report))
     write_text(folder / "report.html", page(report))
-
-
-def _finite(value: Any) -> Any:
-    """Return a JSON value with null in the place of numbers that JSON does not have."""
-    if isinstance(value, dict):
-        return {name: _finite(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _aligned(table: Sequence[Sequence[str]]) -> list[str]:

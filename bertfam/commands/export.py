@@ -6,10 +6,13 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from bertfam.commands import embed, flags
-from bertfam.errors import UserError
+from bertfam.errors import UserError, warn
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from bertfam.interop.sentence_transformers import EmbeddingSettings
+    from bertfam.models.mapping import Wrapper
     from bertfam.training.model_dir import TrainedModel
 
 SUMMARY = "write a Hugging Face folder from a trained model"
@@ -18,7 +21,8 @@ EXAMPLE = """\
   python -c "from transformers import pipeline; print(pipeline('fill-mask', 'huggingface')('Returns a new [MASK].'))"
 A run that trains several networks is exported to one folder per network, each with its own config.json and tokenizer. ELECTRA
 gives DIR/discriminator (ElectraForPreTraining, for fine-tuning) and DIR/generator (ElectraForMaskedLM, for filling masks).
-With --sentence_transformers, SentenceTransformer(DIR) embeds texts as `bertfam embed` does, and trains the model on pairs."""
+With --sentence_transformers, SentenceTransformer(DIR) embeds texts as `bertfam embed` does, and trains the model on pairs.
+Adapters of `bertfam finetune --lora` are merged into the kernels; --adapter_of=BASE writes them alone, in the format of peft."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +38,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16"), default="float32", help="dtype of the tensors (default: float32)"
+    )
+    parser.add_argument(
+        "--adapter_of",
+        metavar="BASE",
+        help="of a run with --lora: write adapters and head alone, which peft.PeftModel loads on top of BASE, the Hugging Face "
+        "folder or hub name of the model that the run started from",
+    )
+    parser.add_argument(
+        "--dpr",
+        action="store_true",
+        help="write DPRQuestionEncoder and DPRContextEncoder, of a BERT with two towers (bertfam finetune --retrieval)",
+    )
+    parser.add_argument(
+        "--onnx",
+        choices=("float32", "int8"),
+        nargs="?",
+        const="float32",
+        metavar="PRECISION",
+        help="write model.onnx too, in float32 or int8 (default: float32), by PyTorch's exporter",
     )
     flags.add_step(parser)
     flags.add_average(parser)
@@ -60,20 +83,22 @@ def main(args: argparse.Namespace) -> int:
     check_unused(args.output)
     _check_flags(args)
 
-    from bertfam.interop import huggingface, model_card, sentence_transformers
-    from bertfam.training.model_dir import open_model
+    from bertfam.interop import huggingface, model_card, onnx, sentence_transformers
+    from bertfam.training.model_dir import check_floats, open_model
 
     flags.import_modules(args)
 
     opened = open_model(args.model_dir, flags.step_of(args), average=args.average)
+    check_floats(opened.run, args.model_dir, "to export it")
+    if args.adapter_of is not None:
+        return _write_adapter(args, opened)
     networks = opened.run.objective.split(opened.params)
     settings = _settings(args, opened) if args.sentence_transformers else None
+    wrappers = _dpr_classes(args, opened) if args.dpr else {}
 
     architectures = []
     with tempfile.TemporaryDirectory() as tokenizer, new_folder(args.output) as partial:
-        model = opened.run.objective.model
-        before = huggingface.pieces_before(model, opened.vocabulary)
-        opened.vocabulary.save(tokenizer, model_max_length=model.max_length, before=before)
+        _save_tokenizer(opened, tokenizer)
         for name, all_params in networks.items():
             config = opened.run.objective.networks[name]
             params = huggingface.writable(config, all_params)
@@ -84,25 +109,111 @@ def main(args: argparse.Namespace) -> int:
                 params,
                 dtype=args.dtype,
                 tokenizer_files=sorted(Path(tokenizer).iterdir()),
-                extra=huggingface.special_ids(config, opened.vocabulary) | dict(opened.run.objective.huggingface_values),
+                extra=_config_values(opened, config),
+                wrapper=wrappers.get(name),
             )
             if settings:
                 sentence_transformers.write_settings(folder, settings, config.hidden_size)
             facts = _facts(args, opened, config, params)
             card = model_card.ModelCard(architecture, facts, settings.description if settings else None)
             (folder / model_card.NAME).write_text(card.text(), encoding="utf-8")
+            if args.onnx:
+                print(f"{onnx.FILE} in {args.onnx}: outputs {', '.join(onnx.write(folder, args.onnx))}")
             for part in sorted(all_params.keys() - params.keys()):
                 print(f"left out {part}: no class of transformers has it beside {', '.join(sorted(params))}")
             architectures.append(f"{name} {architecture}" if len(networks) > 1 else architecture)
+    _warn_of_shift(opened)
     print(f"exported step {opened.step:,} of {args.model_dir} to {args.output}: {', '.join(architectures)}, {args.dtype}")
     if settings:
         print(f"SentenceTransformer({args.output!r}) embeds texts by {settings.description}")
     return 0
 
 
+def _warn_of_shift(opened: TrainedModel) -> None:
+    """Warn of a masked-token head that transformers reads at other positions."""
+    if getattr(opened.run.objective, "shifted", False):
+        warn(
+            [
+                "the masked-token head predicts each token at the position before it (CausalAndMasked.shifted), where "
+                "transformers does not look: read its logits one position earlier"
+            ]
+        )
+
+
+def _write_adapter(args: argparse.Namespace, opened: TrainedModel) -> int:
+    """Write the adapters of a run alone; return the exit status."""
+    from bertfam.interop import model_card, peft
+    from bertfam.storage.files import new_folder
+
+    objective = opened.run.objective
+    lora = getattr(objective, "lora", None)
+    if lora is None:
+        raise UserError(
+            f"--adapter_of: {args.model_dir} has no adapters (`bertfam finetune --lora=RANK` trains them); leave it out"
+        )
+    peft.check_base(args.adapter_of, opened.params)
+    (config,) = objective.networks.values()
+    extra = _config_values(opened, config)
+    with new_folder(args.output) as partial:
+        written = {"base": args.adapter_of, "dtype": args.dtype, "extra": extra}
+        architecture = peft.write(partial, config, opened.params, lora, **written)
+        _save_tokenizer(opened, partial)
+        card = model_card.ModelCard(architecture, _facts(args, opened, config, opened.params), base=args.adapter_of)
+        (partial / model_card.NAME).write_text(card.text(), encoding="utf-8")
+    print(
+        f"exported the adapters of step {opened.step:,} of {args.model_dir} to {args.output}: of rank {lora.rank}, for a "
+        f"{architecture} from {args.adapter_of}, {args.dtype}"
+    )
+    return 0
+
+
+def _save_tokenizer(opened: TrainedModel, folder: str | Path) -> None:
+    from bertfam.interop import huggingface
+
+    model = opened.run.objective.model
+    before = huggingface.pieces_before(model, opened.vocabulary)
+    opened.vocabulary.save(folder, model_max_length=model.max_length, before=before)
+
+
+def _config_values(opened: TrainedModel, config: Any) -> dict[str, Any]:
+    """Return the values of a network's config.json that its vocabulary and its head state."""
+    from bertfam.interop import huggingface
+
+    return huggingface.special_ids(config, opened.vocabulary) | dict(opened.run.objective.huggingface_values)
+
+
+def _dpr_classes(args: argparse.Namespace, opened: TrainedModel) -> dict[str, Wrapper]:
+    """Return the class of transformers of each tower; raise UserError if the model is none that DPR's classes compute."""
+    from bertfam.interop.huggingface import family_of
+    from bertfam.objectives.retrieval.dual_encoder import PASSAGE, PROJECTION, QUERY
+
+    objective = opened.run.objective
+    networks = objective.split(opened.params)
+    classes = [one for one in family_of(objective.model).wrappers if one.model_type == "dpr"]
+    is_changed = objective.normalize or any(PROJECTION in network for network in networks.values())
+    if set(networks) != {QUERY, PASSAGE} or not classes or is_changed or objective.pooling != "cls":
+        raise UserError(
+            f"--dpr: {args.model_dir} is not two towers of a BERT whose vectors are [CLS] as it is, as in DPR's classes; leave "
+            "it out"
+        )
+    return dict(zip((QUERY, PASSAGE), classes, strict=True))
+
+
 def _check_flags(args: argparse.Namespace) -> None:
     """Raise UserError for settings of embeddings without the files that state them."""
     embed.check_settings(args)
+    if args.dpr and (
+        other := next((name for name in ("sentence_transformers", "onnx", "adapter_of") if getattr(args, name)), "")
+    ):
+        raise UserError(f"--dpr and --{other} write two kinds of folders; leave one of them out")
+    if args.onnx:
+        from bertfam.interop import onnx
+
+        if args.adapter_of is not None:
+            raise UserError("--adapter_of writes adapters alone, and --onnx a whole model; leave one of them out")
+        onnx.check_installed()
+    if args.adapter_of is not None and args.sentence_transformers:
+        raise UserError("--adapter_of and --sentence_transformers write two kinds of folders; leave one of them out")
     for flag in ("pooling", "normalize", "length"):
         if getattr(args, flag) and not args.sentence_transformers:
             raise UserError(f"--{flag} is of embeddings: give --sentence_transformers with it, or leave it out")
@@ -135,12 +246,18 @@ def _settings(args: argparse.Namespace, opened: TrainedModel) -> EmbeddingSettin
     """Return the settings of --sentence_transformers; raise UserError if the model cannot embed texts so."""
     from bertfam.embedding.embedder import Embedder
     from bertfam.models.network import DESCRIPTIONS
+    from bertfam.objectives.retrieval.dual_encoder import PROJECTION
     from bertfam.training.trained_networks import ENCODER, embedding_settings
 
     model, vocabulary = opened.run.objective.model, opened.vocabulary
     if model.kind != ENCODER:
         raise UserError(
             f"--sentence_transformers: {args.model_dir} holds {DESCRIPTIONS[model.kind]}, and only encoders embed texts"
+        )
+    if any(PROJECTION in network for network in opened.run.objective.split(opened.params).values()):
+        raise UserError(
+            f"--sentence_transformers: {args.model_dir} projects its vectors, for which sentence-transformers has no module; use "
+            "bertfam embed and index, train with DualEncoder.projection = None, or leave the flag out for the encoder alone"
         )
     changes = {"pooling": args.pooling, "normalize": args.normalize or None, "length": args.length}
     settings = Embedder.create(model, {}, vocabulary, embedding_settings(opened), **changes).settings

@@ -34,10 +34,12 @@ def main(args: argparse.Namespace) -> int:
     flags.check_model_dir(args)
 
     from bertfam.api import load_networks
-    from bertfam.data.preview.visible import visible
     from bertfam.decoding.fill import fill, select_masked_lm
+    from bertfam.pages.visible import visible
+    from bertfam.training.jax_setup import enable_compilation_cache
 
     flags.import_modules(args)
+    enable_compilation_cache()
     filled = fill(select_masked_lm(load_networks(args.model_dir, step=flags.step_of(args))), args.text, args.top_k)
     if args.json:
         results = [

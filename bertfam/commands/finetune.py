@@ -3,34 +3,38 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bertfam.commands import benchmark_flags, flags, init_flags, pretrain, target_flags
+from bertfam.commands import benchmark_flags, flags, init_flags, pretrain, retrieval_flags, target_flags
 from bertfam.errors import UserError, warn
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from bertfam.config import Config, Defaults, Override
-    from bertfam.data.corpora.file_corpus import FileCorpus
+    from bertfam.data.corpora.corpus import Corpus
+    from bertfam.data.corpora.labelled.labelled_corpus import LabelKind, LabelledCorpus
     from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
+    from bertfam.data.corpora.labelled.passage_files import PassageFiles
     from bertfam.data.corpora.labelled.question_files import QuestionFiles
     from bertfam.data.corpora.labelled.tagged_files import TaggedFiles
     from bertfam.finetuning.benchmarks.task import TaskFiles
     from bertfam.finetuning.survey import Survey
     from bertfam.session import OpenTeacher
+    from bertfam.training.run import Run
 
 SUMMARY = "fine-tune a model on texts with labels or with target texts"
 EXAMPLE = """\
   bertfam finetune --init_from=model --train=train.tsv --validation=dev.tsv --text=sentence --label=label --model_dir=classifier
   bertfam predict --model_dir=classifier --input=new.tsv --output=predictions.tsv
   bertfam finetune --init_from=model --task_name=glue/cola --data_dir=GLUE --model_dir=cola
-Files are tsv, csv or jsonl, with a column for each flag: --text=question --text_pair=answer --label=correct. Without a header
-line columns are numbered: --no_header --text=4 --label=2. The classes are those of the training files. A run evaluates and saves
-after each epoch, and keeps the checkpoint with the lowest held-out loss besides the newest. The same command again resumes, and
-so does --model_dir=DIR alone. `bertfam export` writes a folder that transformers' pipeline("text-classification") loads.
+Files are tsv, csv, jsonl or parquet, with a column for each flag: --text=question --text_pair=answer --label=correct. Without a
+header line columns are numbered: --no_header --text=4 --label=2. The classes are those of the training files. A run evaluates and
+saves after each epoch, and keeps the checkpoint with the lowest held-out loss besides the newest. The same command again resumes,
+and so does --model_dir=DIR alone. `bertfam export` writes a folder that transformers' pipeline("text-classification") loads.
 An encoder-decoder (T5, BART) or a causal LM (GPT-2, OPT) learns to generate the texts of --target=COLUMN instead of labels.
 All other settings are bound by --gin.NAME=value: --gin.AdamW.layer_decay=0.8 --gin.SEED=1."""
 
@@ -39,6 +43,7 @@ _TEXTS, _TAGGING, _QUESTIONS, _TARGETS, _CHOICES = (
     "tasks/targets.gin",
     "objectives/choices.gin",
 )
+_PASSAGES = "objectives/dpr.gin"
 _LORA = "objectives/lora.gin"
 _WARMUP = 0.1  # share of the updates
 
@@ -48,6 +53,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("labelled texts")
     for name, what in (("train", "labelled files to train on"), ("validation", "held-out files (default: a tenth of --train)")):
         group.add_argument(f"--{name}", type=flags.files, action="append", default=[], metavar="GLOB", help=f"{what}; repeatable")
+    group.add_argument(
+        "--task",
+        dest="seqio_task",
+        metavar="NAME",
+        help="registered seqio task, in place of --train: --text (default: inputs), --text_pair, --label (default: targets) and "
+        "--target name its features, and --module_import=MODULE the module that registers it; a child process imports seqio",
+    )
     benchmark_flags.add(group, "in place of --train, its files, columns and labels are those of its publication")
     group.add_argument(
         "--text", metavar="COLUMN", help="column of the text (default: text); several: --text='{title}: {body}' joins them"
@@ -62,11 +74,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tagging",
         action="store_true",
         help="each word has a label, such as a named entity: files of one word per line, with blank lines between sentences "
-        "(--text=1 --label=2), or jsonl with lists (--text=tokens --label=tags)",
+        "(--text=1 --label=2), or jsonl or parquet with lists (--text=tokens --label=tags)",
     )
     group.add_argument(
         "--questions", action="store_true", help="questions whose answers are spans of a text: JSON files of SQuAD's format"
     )
+    retrieval_flags.add(group)
     target_flags.add(group)
     group.add_argument(
         "--choices",
@@ -142,6 +155,11 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--lora_alpha", type=float, metavar="ALPHA", help="the adapters have the scale ALPHA / RANK (default: 8)")
     group.add_argument(
+        "--quantize",
+        action="store_true",
+        help="round kernels and their inputs to int8 in every product, so that `bertfam quantize` changes little afterwards",
+    )
+    group.add_argument(
         "--patience",
         type=int,
         metavar="N",
@@ -159,7 +177,7 @@ def add_records(group: argparse._ArgumentGroup) -> None:
     """Declare the flags about the format of files with columns."""
     group.add_argument(
         "--format",
-        choices=("tsv", "csv", "jsonl", "conll", "conllu"),
+        choices=("tsv", "csv", "jsonl", "parquet", "conll", "conllu"),
         dest="record_format",
         help="format of all files (default: as the extension of each name says; of tagged words conll)",
     )
@@ -169,15 +187,24 @@ def add_records(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def text_files(args: argparse.Namespace, globs: Sequence[str]) -> LabelledFiles:
+    """Return files of texts alone, as --text and the flags of `add_records` read them."""
+    from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
+
+    read = {"input_format": args.record_format, "encoding": args.record_encoding or "utf-8", "header": not args.no_header}
+    return LabelledFiles(tuple(globs), text=args.text, label=None, validation_fraction=0.0, **read)
+
+
 # Kind of labelled text -> its name in messages, its formats, and the flags that it does not have.
 _KINDS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
-    "texts": ("labelled texts", ("tsv", "csv", "jsonl"), ()),
-    "words": ("tagged words", ("conll", "conllu", "jsonl"), ("text_pair", "choices", "no_header", "skip_empty")),
+    "texts": ("labelled texts", ("tsv", "csv", "jsonl", "parquet"), ()),
+    "words": ("tagged words", ("conll", "conllu", "jsonl", "parquet"), ("text_pair", "choices", "no_header", "skip_empty")),
     "questions": ("questions", (), ("text", "text_pair", "label", "choices", "no_header", "record_encoding", "skip_empty")),
+    "passages": ("questions with passages", (), retrieval_flags.WITHOUT),
     "targets": (
         "texts with targets",
-        ("tsv", "csv", "jsonl"),
-        ("text_pair", "label", "choices", "stride", "freeze", "probe", "lm_weight", "lora"),
+        ("tsv", "csv", "jsonl", "parquet"),
+        ("text_pair", "label", "choices", "stride", "freeze", "probe", "lm_weight", "lora", "quantize"),
     ),
 }
 
@@ -187,34 +214,57 @@ def check_format(args: argparse.Namespace, kind: str, allowed: Collection[str] =
 
     Args:
       args: the flags.
-      kind: "texts", "words", "questions" or "targets".
+      kind: a key of `_KINDS`.
       allowed: flags that have a meaning for this command, although the kind has no such column.
     """
     what, known, without = _KINDS[kind]
     if args.record_format not in (None, *known):
-        fix = f"give one of {', '.join(known)}" if known else "they are JSON files of SQuAD's format, so leave it out"
+        fix = f"give one of {', '.join(known)}" if known else "they are JSON files of a format of their own, so leave it out"
         raise UserError(f"--format={args.record_format} is none of {what}; {fix}")
     for name in without:
         if getattr(args, name, None) and name not in allowed:
             raise UserError(f"--{_FLAGS.get(name, name)} does not go with {what}; leave it out")
+    if args.no_header:
+        _check_first_lines(args)
+
+
+def _check_first_lines(args: argparse.Namespace) -> None:
+    """Raise UserError for --no_header if no file has a first line that could name columns."""
+    from bertfam.data.corpora.labelled.records import record_format
+
+    paths = [path for name in ("train", "validation", "input") for path in getattr(args, name, None) or ()]
+    kinds = {args.record_format or record_format(path) for path in paths}
+    if kinds and kinds <= {"jsonl", "parquet"}:
+        raise UserError(
+            f"--no_header is about the first line of tsv and csv files, and {paths[0]} names its columns; leave it out"
+        )
 
 
 def main(args: argparse.Namespace) -> int:
     """Train; return the exit status."""
     from bertfam.storage.paths import to_path
 
-    given = argparse.Namespace(**_WITHOUT_TEXT | vars(args) | {"benchmark": None})
-    if task := benchmark_flags.find_task(args, "train", "validation"):
+    if args.quantize:
+        from bertfam.kernels.quantized_product import qwix_library
+
+        qwix_library()  # it is missing at once, or never
+    given = argparse.Namespace(**_WITHOUT_TEXT | vars(args) | {"benchmark": None, "task_modules": ()})
+    if task := benchmark_flags.find_task(args, "train", "validation", "seqio_task"):
         return _train_task(given, task.locate(args.data_dir))
-    if args.train:
+    if args.train or args.seqio_task:
         kinds = [name for name in (*_LABELS, "target") if getattr(args, name)]
         if len(kinds) > 1:
             raise UserError(f"--{kinds[0]} and --{kinds[1]} are two kinds of labels; give one of them")
         kind, gin_file = next((found for name, found in _BY_FLAG.items() if getattr(args, name)), ("texts", _TEXTS))
         check_format(args, kind)
         target_flags.check(args)
+        retrieval_flags.check(args)
+        if args.seqio_task:
+            _check_task(args)
+            given.module_import, given.task_modules = [], tuple(args.module_import)  # they import TensorFlow
         if not args.init_from:
-            raise UserError("--train starts from a pretrained model: name its folder with --init_from=DIR")
+            flag = "task" if args.seqio_task else "train"
+            raise UserError(f"--{flag} starts from a pretrained model: name its folder with --init_from=DIR")
         given.gin_file = _gin_files(args, gin_file)
         return _train_all(given)
     if not args.gin_file and not (to_path(args.model_dir) / "config.gin").is_file():
@@ -223,6 +273,17 @@ def main(args: argparse.Namespace) -> int:
         if getattr(args, name) not in (None, False, []):
             raise UserError(f"--{_FLAGS.get(name, name)} describes the labelled texts: give --train=FILE too")
     return pretrain.train(given)
+
+
+def _check_task(args: argparse.Namespace) -> None:
+    """Raise UserError for flags that do not go with --task."""
+    kinds = ("tagging", "questions", "retrieval", "choices")
+    for name in ("train", "validation", *kinds, "record_format", "no_header", "record_encoding"):
+        if getattr(args, name):
+            raise UserError(
+                f"--{_FLAGS.get(name, name)} does not go with --task, which has texts with labels or targets and its own splits; "
+                "leave it out"
+            )
 
 
 def _train_task(args: argparse.Namespace, files: TaskFiles) -> int:
@@ -285,6 +346,7 @@ def _train_all(args: argparse.Namespace) -> int:
     """Train once, or with each rate and each seed; return the exit status, that of the first run that does not finish."""
     from bertfam.finetuning.sweep import kept_scores, metric_of, rates_table, table, title
     from bertfam.storage.paths import to_path
+    from bertfam.training.jax_setup import shared_programs
 
     sweeps = isinstance(args.learning_rate, tuple)
     if not args.seeds and not sweeps:
@@ -298,8 +360,8 @@ def _train_all(args: argparse.Namespace) -> int:
     if args.seeds and len(args.seeds) == 1:
         warn([f"--seeds={args.seeds[0]} is one seed, and its scores have no spread; write several as --seeds=0,1,2"])
     scores: dict[Any, dict[int, dict[str, float]]] = {rate: {} for rate in rates}
-    for rate in rates:
-        for seed in args.seeds or [None]:
+    with shared_programs():
+        for rate, seed in itertools.product(rates, args.seeds or [None]):
             path = folder / f"rate_{rate:g}" if sweeps else folder
             path = path if seed is None else path / f"seed_{seed}"
             print(f"training {path}", flush=True)
@@ -325,12 +387,12 @@ def _train_variant(args: argparse.Namespace, path: Path, rate: float | None, see
 _WITHOUT_TEXT: dict[str, Any] = dict.fromkeys(
     ("task", "marks", "alpha", "vocab", "cache_dir", "input_format", "text_field", "encoding", "language")
 ) | {"input": [], "language_input": [], "validation_input": []}
-_LABELS = ("regression", "multi_label", "tagging", "questions", "choices")
+_LABELS = ("regression", "multi_label", "tagging", "questions", "retrieval", "choices")
 _OF_TRAIN = (
-    *("validation", "text", "text_pair", "label", *_LABELS, *target_flags.NAMES),
+    *("validation", "text", "text_pair", "label", *_LABELS, *retrieval_flags.NAMES, *target_flags.NAMES),
     *("record_format", "no_header", "record_encoding", "skip_empty"),
     *("epochs", "learning_rate", "batch_size", "length", "stride", "freeze", "probe", "lm_weight", "lora", "lora_alpha"),
-    *("patience", "seeds"),
+    *("quantize", "patience", "seeds"),
 )
 _BOUND = {"learning_rate": "PEAK", "batch_size": "BATCH_SIZE", "length": "Stage.length", "patience": "Run.patience"}
 _FLAGS = {"record_format": "format", "record_encoding": "encoding"}
@@ -338,6 +400,7 @@ _FLAGS = {"record_format": "format", "record_encoding": "encoding"}
 _BY_FLAG = {
     "tagging": ("words", _TAGGING),
     "questions": ("questions", _QUESTIONS),
+    "retrieval": ("passages", _PASSAGES),
     "choices": ("texts", _CHOICES),
     "target": ("targets", _TARGETS),
 }
@@ -355,35 +418,65 @@ class LabelFlags:
         Raises:
           UserError: a file cannot be read, or flags do not go together.
         """
-        from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
+        from bertfam.data.corpora.labelled.labelled_corpus import LabelledCorpus
+        from bertfam.data.seqio_tasks.labelled_tasks import LabelledTask, TargetTask
         from bertfam.finetuning.survey import survey
+        from bertfam.finetuning.task_survey import survey_task
         from bertfam.session import OpenTeacher
 
         config = flags.load_config(self.args, gin_files, defaults=defaults)
         model = target_flags.model_of(self.args, config) if self.args.target else None
-        contents = survey(self._corpus() if model is None else target_flags.corpus(self.args, model))
+        self._check_rank(config)
+        corpus = self._corpus() if model is None else target_flags.corpus(self.args, model)
+        contents = survey_task(corpus) if isinstance(corpus, LabelledTask | TargetTask) else survey(corpus)
         bindings = [*self._text_bindings(contents), *self._run_bindings(config, contents)]
-        if model is not None:
+        if self.args.retrieval:
+            bindings += retrieval_flags.row_bindings(self.args, config)
+        elif model is not None:
             bindings += target_flags.row_bindings(self.args, config, model)
-        elif isinstance(contents.corpus, LabelledFiles) and not contents.choices:
-            bindings += target_flags.text_bindings(self.args, config)
+        elif isinstance(contents.corpus, LabelledCorpus) and not contents.choices:
+            bindings += target_flags.text_bindings(self.args, config, self._saved_run())
         of_task = self.args.benchmark.warnings if self.args.benchmark else []
         return OpenTeacher(bindings, warnings=[*of_task, *contents.warnings])
 
     @property
     def _origin(self) -> str:
         """The flag that names the texts."""
+        if self.args.seqio_task:
+            return f"--task={self.args.seqio_task}"
         return f"--task_name={self.args.task_name}" if self.args.benchmark else f"--train={self.args.train[0]}"
 
-    def _corpus(self) -> LabelledFiles | TaggedFiles | QuestionFiles:
+    def _check_rank(self, config: Config) -> None:
+        """Raise UserError if adapters of a new run would be as large as the kernels that they adapt."""
+        from bertfam.storage.paths import to_path
+
+        rank = self.args.lora
+        if rank is None or (to_path(self.args.model_dir) / "config.gin").is_file():
+            return
+        model = target_flags.network_of(config)
+        if rank >= model.hidden_size:
+            raise UserError(
+                f"--lora={rank} is no low rank: {type(model).__name__}.hidden_size is {model.hidden_size}, so that the adapters "
+                "have more parameters than the kernels; give a lower one, such as 8, or leave it out to train all"
+            )
+
+    def _corpus(self) -> LabelledCorpus | TaggedFiles | QuestionFiles | PassageFiles:
         from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
         from bertfam.data.corpora.labelled.question_files import QuestionFiles
         from bertfam.data.corpora.labelled.tagged_files import TaggedFiles
+        from bertfam.data.seqio_tasks.labelled_tasks import LabelledTask
 
         args = self.args
         if args.benchmark:
-            corpus: LabelledFiles | TaggedFiles | QuestionFiles = args.benchmark.corpus
+            corpus: LabelledCorpus | TaggedFiles | QuestionFiles | PassageFiles = args.benchmark.corpus
             return corpus
+        kind: LabelKind = "number" if args.regression else "classes" if args.multi_label else "class"
+        if args.seqio_task:
+            task = target_flags.seqio_task(args)
+            names = {"text": args.text or LabelledTask.text, "label": args.label or "targets", "text_pair": args.text_pair}
+            return LabelledTask(task, **names, kind=kind, skip_empty=args.skip_empty)
+        if args.retrieval:
+            return retrieval_flags.corpus(args)
         if args.questions:
             return QuestionFiles(tuple(args.train), tuple(args.validation))
         if args.tagging:
@@ -402,7 +495,7 @@ class LabelFlags:
             args.text or LabelledFiles.text,
             args.text_pair,
             args.label or "label",
-            "number" if args.regression else "classes" if args.multi_label else "class",
+            kind,
             header=not args.no_header,
             encoding=args.record_encoding or LabelledFiles.encoding,
             skip_empty=args.skip_empty,
@@ -420,7 +513,7 @@ class LabelFlags:
         lines += [f"{contents.head}.{name} = {value!r}" for name, value in contents.head_values.items()]
         if contents.choices:
             lines += [f"{name}.choices = {contents.choices}" for name in ("ChoiceTexts", "ChoiceLabels")]
-        elif corpus.labels and not corpus.labels_words:
+        elif contents.head and not corpus.labels_words:
             lines.append(f"Labels.count = {corpus.labels}")
         named = [Override(line, self._origin) for line in lines] + bindings_of(corpus, self._origin)
         named += self._window_bindings(corpus)
@@ -432,15 +525,17 @@ class LabelFlags:
             if value is not None:
                 flag = "lora" if name == "rank" else f"lora_{name}"
                 named.append(Override(f"Lora.{name} = {value!r}", f"--{flag}={value}"))
+        if args.quantize:
+            named.append(Override("FineTuning.quantization = @Quantization()", "--quantize"))
         if args.probe is not None:
             probe = ("FineTuning.probe = @LinearProbe()", f"LinearProbe.layer = {args.probe!r}")
             named += [Override(line, f"--probe={args.probe}") for line in probe]
         return named
 
-    def _window_bindings(self, corpus: FileCorpus) -> list[Override]:
+    def _window_bindings(self, corpus: Corpus) -> list[Override]:
         """Return the bindings of the windows into which long texts are divided."""
         from bertfam.config import Override
-        from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
+        from bertfam.data.corpora.labelled.labelled_corpus import LabelledCorpus
         from bertfam.data.corpora.labelled.question_files import QuestionFiles
 
         stride = self.args.stride
@@ -448,7 +543,7 @@ class LabelFlags:
             return []
         lines = [f"AnswerWindows.stride = {stride}"]
         if not isinstance(corpus, QuestionFiles):
-            if not isinstance(corpus, LabelledFiles) or corpus.text_pair or corpus.choices:
+            if not isinstance(corpus, LabelledCorpus) or corpus.text_pair or corpus.choices:
                 raise UserError(f"--stride={stride}: windows are of single texts with labels, or of questions; leave it out")
             lines = ["TextData.rows = @TextWindows()", f"TextWindows.stride = {stride}"]
         return [Override(line, f"--stride={stride}") for line in lines]
@@ -480,6 +575,15 @@ class LabelFlags:
 
     def _check_warmup(self, warmup_steps: int, origin: str) -> None:
         """Raise UserError if MODEL_DIR has a run with another warm-up, because of other texts or another number of epochs."""
+        saved = self._saved_run()
+        if saved and getattr(saved.optimizer.schedule, "warmup_steps", warmup_steps) != warmup_steps:
+            raise UserError(
+                f"{origin}, and the run in {self.args.model_dir} has {saved.total_steps:,} and another warm-up; resume it by "
+                f"--model_dir={self.args.model_dir} alone, or give another --model_dir"
+            )
+
+    def _saved_run(self) -> Run | None:
+        """Return the run in MODEL_DIR, None if there is none that has trained."""
         from bertfam.config.state import preserve_gin
         from bertfam.storage.paths import to_path
         from bertfam.training.checkpoints import selection
@@ -487,11 +591,6 @@ class LabelFlags:
 
         folder = to_path(self.args.model_dir)
         if not (folder / "config.gin").is_file() or selection.choose(folder) is None:
-            return
+            return None
         with preserve_gin():
-            saved = read_run(folder)
-        if getattr(saved.optimizer.schedule, "warmup_steps", warmup_steps) != warmup_steps:
-            raise UserError(
-                f"{origin}, and the run in {folder} has {saved.total_steps:,} and another warm-up; resume it by "
-                f"--model_dir={folder} alone, or give another --model_dir"
-            )
+            return read_run(folder)

@@ -19,6 +19,8 @@ from bertfam.storage.files import check_file
 from bertfam.storage.paths import to_path, unreplaced
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from bertfam.config import Config, Defaults, Override
     from bertfam.data.text_data import TextData
 
@@ -29,9 +31,14 @@ TFDS_TASKS = (
     *(f"wikipedia_{language}" for language in ("en", "de", "es", "fi", "fr", "zh")),
     *("c4_en", "c4_realnewslike", "lm1b"),
 )
+_PAGE = b"<!DOCTYPE html>"  # how a page begins
 _LONGEST_NAME, _LONGEST_PATH = 255, 4000  # bytes, on Linux
 _DEFAULTS = "tasks/text.gin"  # every other file overrides it
-_READ = ("input", "language_input", "validation_input", "gin_file", "bad_words")  # flags of files that a command reads
+# flags of files that a command reads
+_READ = (
+    *("input", "language_input", "validation_input", "gin_file", "bad_words", "dependencies", "coreference"),
+    *("tags", "tags_held_out", "relations", "relations_held_out", "entities", "entities_held_out", "edges", "edges_held_out"),
+)
 _WHERE = ("input", "language_input", "task")  # where text comes from
 # Parameters by which a run keeps what earlier versions computed.
 _KEPT = ("TextData.rows_version", "TextData.similar_lengths", "Run.seed_bits")
@@ -128,11 +135,11 @@ def import_modules(args: argparse.Namespace) -> None:
     from bertfam.config.imports import import_module
     from bertfam.config.parse import Import, Origin
 
-    for module in _configurable_modules(args):
+    for module in configurable_modules(args):
         import_module(Import(module, Origin(f"--module_import={module}")))
 
 
-def _configurable_modules(args: argparse.Namespace) -> list[str]:
+def configurable_modules(args: argparse.Namespace) -> list[str]:
     """Return the modules of --module_import that register configurables."""
     task = getattr(args, "task", None)
     return [] if task and task != EMBEDDED else args.module_import
@@ -172,6 +179,17 @@ def check_output_file(args: argparse.Namespace, name: str, **options: Any) -> No
     if flag := reader_of(args, getattr(args, name)):
         raise UserError(f"--{name}={getattr(args, name)} is read too, by --{flag}: name another file to write")
     check_file(getattr(args, name), flag=f"--{name}", **options)
+
+
+def check_page(args: argparse.Namespace, name: str) -> None:
+    """Raise UserError unless the HTML page of --`name` can be written; --overwrite replaces a page, and no other file."""
+    page = getattr(args, name)
+    check_output_file(args, name, replaces=args.overwrite, otherwise="give --overwrite to replace it")
+    if os.path.lexists(page):
+        with open(page, "rb") as file:
+            begin = file.read(len(_PAGE))
+        if begin and begin != _PAGE:
+            raise UserError(f"--{name}={page} is no page of bertfam, and --overwrite replaces only these: name another file")
 
 
 def reader_of(args: argparse.Namespace, path: str | os.PathLike[str]) -> str | None:
@@ -394,6 +412,7 @@ def load_config(
     defaults: Defaults | None = None,
     *,
     reads_text: bool = False,
+    branch: Path | None = None,
 ) -> Config:
     """Load the configuration that the flags of add_config and add_source or add_text describe.
 
@@ -406,6 +425,7 @@ def load_config(
       bindings: bindings over those of the files and the text flags, and under those of --gin.NAME=value.
       defaults: what the gin files may leave out.
       reads_text: the command itself reads the text, so that this process may import TensorFlow.
+      branch: the folder of the run that a new one goes on from.
 
     Raises:
       UserError: for a mistake in the configuration, or a flag without effect.
@@ -420,8 +440,8 @@ def load_config(
     saved = [name for name in files if name not in args.gin_file]
     bindings = [*text_bindings(args, _mixture_rates(args, in_child=not reads_text)), *bindings, *args.gin_bindings]
     under = [shipped(name) for name in (_DEFAULTS, *defaults.files)]
-    config = load([*under, *files], bindings, _configurable_modules(args), saved=saved, defaults=defaults.bindings)
-    config = _with_kept_versions(args, config)
+    config = load([*under, *files], bindings, configurable_modules(args), saved=saved, defaults=defaults.bindings)
+    config = _with_kept_versions(args, config, branch)
     config = dataclasses.replace(config, files=tuple(files))  # those that messages name
     _report_overridden(args, config)
     given = next((flag for flag in _OF_INPUT if getattr(args, flag, None)), None)
@@ -432,11 +452,12 @@ def load_config(
     return config
 
 
-def _with_kept_versions(args: argparse.Namespace, config: Config) -> Config:
-    """Return the configuration with the versions that the run in --model_dir began with, of those that it does not state."""
+def _with_kept_versions(args: argparse.Namespace, config: Config, branch: Path | None) -> Config:
+    """Return the configuration with the versions that the run in --model_dir or its trunk began with, where it states none."""
     from bertfam.config import load
 
-    folder = to_path(args.model_dir) if args.gin_file and getattr(args, "model_dir", None) else None
+    named = branch or getattr(args, "model_dir", None)
+    folder = to_path(named) if args.gin_file and named else None
     if folder is None or not all((folder / name).is_file() for name in ("config.gin", "fingerprint.json")):
         return config  # a new run, or an imported model
     saved = str(folder / "config.gin")
@@ -484,9 +505,16 @@ def _mixture_rates(args: argparse.Namespace, *, in_child: bool) -> dict[str, flo
     """Return the rates of the tasks of the seqio mixture that --task names; None if it names none."""
     from bertfam.data.seqio_tasks.mixtures import find_rates
 
+    _check_one_source(args)  # before seqio is imported
     if not args.task or args.task == EMBEDDED or (args.task in TFDS_TASKS and not args.module_import):
         return None
     return find_rates(args.task, args.module_import, in_child=in_child)
+
+
+def _check_one_source(args: argparse.Namespace) -> None:
+    where = [f"--{flag}" for flag in _WHERE if getattr(args, flag)]
+    if len(where) > 1:
+        raise UserError(f"{where[0]} and {where[1]} both say where the text comes from; give one of them")
 
 
 def text_bindings(args: argparse.Namespace, rates: dict[str, float] | None = None) -> list[Override]:
@@ -498,9 +526,7 @@ def text_bindings(args: argparse.Namespace, rates: dict[str, float] | None = Non
     """
     from bertfam.config import Override
 
-    where = [f"--{flag}" for flag in _WHERE if getattr(args, flag)]
-    if len(where) > 1:
-        raise UserError(f"{where[0]} and {where[1]} both say where the text comes from; give one of them")
+    _check_one_source(args)
     if args.marks and not (args.input or args.task):
         raise UserError(
             f"--marks={args.marks} says what is marked in the text: give --input=GLOB or --task=NAME with it; a "

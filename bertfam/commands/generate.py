@@ -98,8 +98,8 @@ def main(args: argparse.Namespace) -> int:
     import json
     import sys
 
-    from bertfam.data.preview.visible import without_controls
     from bertfam.errors import UserError, is_terminal
+    from bertfam.pages.visible import without_controls
 
     prompts = _prompts(args)
     strategy, limits = _options(args)
@@ -109,8 +109,10 @@ def main(args: argparse.Namespace) -> int:
 
     from bertfam.api import FineTunedModel, LanguageModel, load
     from bertfam.sharding.mesh import MeshShape
+    from bertfam.training.jax_setup import enable_compilation_cache
 
     flags.import_modules(args)
+    enable_compilation_cache()
     model = load(args.model_dir, step=flags.step_of(args))
     if isinstance(model, FineTunedModel):
         raise UserError(f"{args.model_dir} was fine-tuned to predict labels of texts: use bertfam predict")

@@ -30,11 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Import the model; return the exit status."""
-    import jax
-
     from bertfam.errors import printable
     from bertfam.storage.files import check_unused, new_folder
-    from bertfam.training.checkpoints import Checkpoints
+    from bertfam.training.checkpoints.weights import write_params
     from bertfam.training.integrity import model_dir_files
     from bertfam.training.warm_start.imported_model import read_model
 
@@ -45,9 +43,7 @@ def main(args: argparse.Namespace) -> int:
         (folder / "config.gin").write_text(model.config.complete("Run").text(), encoding="utf-8")
         model.vocabulary.save(folder / "vocab", model_max_length=model.run.objective.model.max_length)
         model_dir_files.write(folder, model.vocabulary.fingerprint)
-        checkpoints = Checkpoints(folder)
-        checkpoints.save_params(0, jax.tree.map(jax.numpy.asarray, model.params))
-        checkpoints.close()
+        write_params(folder, model.params)
     for name in model.ignored:
         print(f"left out {printable(name)}: it has no place in this model")
     print(f"imported {args.input} to {args.output}: {', '.join(model.parts)}")

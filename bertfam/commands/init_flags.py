@@ -7,9 +7,10 @@ import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from bertfam.commands import flags
+from bertfam.commands.checkpoint_names import CheckpointName, exact_checkpoint
 from bertfam.storage.paths import identity, to_path
 
 if TYPE_CHECKING:
@@ -17,9 +18,11 @@ if TYPE_CHECKING:
 
     from bertfam.data.vocabularies import Vocabulary
     from bertfam.training.run import Run
+    from bertfam.training.warm_start.branch import Branch
     from bertfam.training.warm_start.parameters import WarmStart
 
-NAMES = ("init_from", "init_parts", "init_new_rows", "init_optimizer")
+NAMES = ("init_from", "init_parts", "init_new_rows", "init_optimizer", "init_grow")
+BRANCH = "branch_from"
 _DEFAULTS = {"init_new_rows": "mean"}
 
 
@@ -51,17 +54,84 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="use the optimizer's moments of --init_from too, which must be a run with the same optimizer; moments of new tokens "
         "are 0",
     )
+    parser.add_argument(
+        "--init_grow",
+        choices=("stack", "repeat"),
+        help="start a larger model of the family, whose sizes --gin_file or --gin.NAME=value state: layers are stacked, 0 to n-1 "
+        "and again from 0 (Gong et al. 2019), or each is repeated in its place, as in ModernBERT-large; widths are tiled",
+    )
 
 
-def check_other_folder(init_from: str, model_dir: Path) -> None:
+def add_branch(parser: argparse.ArgumentParser) -> None:
+    """Declare --branch_from."""
+    parser.add_argument(
+        "--branch_from",
+        type=exact_checkpoint,
+        metavar="DIR@STEP",
+        help="checkpoint of another run from which a new run goes on: with its parameters, optimizer state, step and place in "
+        "the text, and under its configuration, over which --gin_file and --gin.NAME=value are laid",
+    )
+
+
+def check_other_folder(start: str, model_dir: Path, flag: str = "--init_from") -> None:
     """Raise UserError if a run is to start from its own folder."""
     from bertfam.errors import UserError
 
-    if identity(model_dir) == identity(init_from):
+    if identity(model_dir) == identity(start):
         raise UserError(
-            f"--init_from={init_from} is the --model_dir of this run: leave --init_from out to resume it, or name another "
+            f"{flag}={start} is the --model_dir of this run: leave {flag} out to resume it, or name another "
             "--model_dir to start a new run from it"
         )
+
+
+def open_branch(args: argparse.Namespace, model_dir: Path) -> Branch | None:
+    """Return the branch that the flags name, or that MODEL_DIR remembers until its first checkpoint; None if there is none.
+
+    Raises:
+      UserError: there is no such checkpoint, or the flag does not go with another.
+    """
+    from bertfam.errors import UserError
+    from bertfam.training.checkpoints import selection
+    from bertfam.training.model_dir import saved_init_flags
+    from bertfam.training.warm_start.branch import Branch
+
+    given, saved = getattr(args, BRANCH, None), saved_init_flags(model_dir).get(BRANCH)
+    if given and args.init_from:
+        raise UserError("--branch_from and --init_from both say what a new run starts from; give one of them")
+    if selection.newest(model_dir) is not None:
+        if given:
+            _check_branched(given, saved, model_dir)
+        return None
+    name = given or _saved_branch(saved, model_dir)
+    if name is None:
+        return None
+    flags.import_modules(args)
+    check_other_folder(name.folder, model_dir, "--branch_from")
+    (step,) = name.resolve()
+    assert step is not None
+    return Branch.open(to_path(name.folder), step)
+
+
+def _saved_branch(text: str | None, model_dir: Path) -> CheckpointName | None:
+    """Parse the branch that MODEL_DIR remembers."""
+    from bertfam.errors import UserError
+
+    try:
+        return exact_checkpoint(text) if text else None
+    except argparse.ArgumentTypeError as error:
+        raise UserError(f"{model_dir}: --branch_from={text}: {error}") from error
+
+
+def _check_branched(given: CheckpointName, saved: str | None, model_dir: Path) -> None:
+    """Raise UserError if a run with a checkpoint is no branch of the given one."""
+    from bertfam.errors import UserError
+
+    fix = "leave --branch_from out to resume it, or name another --model_dir to start a new run"
+    own = _saved_branch(saved, model_dir)
+    if own is None:
+        raise UserError(f"--branch_from={given}: the run in {model_dir} was started without it; {fix}")
+    if (*given.resolve(),) != own.steps or os.path.basename(own.folder) != os.path.basename(identity(given.folder)):
+        raise UserError(f"--branch_from={given}: the run in {model_dir} goes on from {saved}; {fix}")
 
 
 @dataclass(frozen=True)
@@ -73,12 +143,14 @@ class InitFlags:
       init_parts: the parts to use, with commas between; None: all that both models have.
       init_new_rows: "mean" or "random"; None: "mean".
       init_optimizer: whether to use the optimizer's moments too.
+      init_grow: "stack" or "repeat", to start a larger model; None: the run has the sizes of the folder's.
     """
 
     init_from: str | None
     init_parts: str | None
     init_new_rows: str | None
     init_optimizer: bool
+    init_grow: Literal["stack", "repeat"] | None = None
 
     @classmethod
     def from_args(cls, args: argparse.Namespace) -> InitFlags:
@@ -123,7 +195,8 @@ class InitFlags:
         if not self.init_from:
             return objective_warm_start(run, aux, vocabulary)
         means = self.init_new_rows != "random"
-        return read_warm_start(self.init_from, self.init_parts, run, vocabulary, means=means, optimizer=self.init_optimizer)
+        optimizer, grow = self.init_optimizer, self.init_grow
+        return read_warm_start(self.init_from, self.init_parts, run, vocabulary, means=means, optimizer=optimizer, grow=grow)
 
     def check_resumes(self, model_dir: Path, saved: Mapping[str, Any]) -> None:
         """Raise UserError if a run with a checkpoint was started otherwise than these flags say.

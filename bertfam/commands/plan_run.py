@@ -179,9 +179,8 @@ def _make_builder(args: argparse.Namespace) -> Builder:
         )
     model: Any = run.objective.model
     size = args.vocab_size
-    if args.vocab:
-        size = vocabularies.load(args.vocab).size
-    elif size is None and model.vocab_size is None:
+    vocabulary = vocabularies.load(args.vocab) if args.vocab else None
+    if vocabulary is None and size is None and model.vocab_size is None:
         size = model.published_vocab_size
         if size is None:
             raise UserError(f"the vocabulary size of {type(model).__name__} is unknown: give --vocab_size=N or --vocab=DIR")
@@ -189,7 +188,7 @@ def _make_builder(args: argparse.Namespace) -> Builder:
 
     def build(lines: Sequence[str]) -> Run:
         run: Run = flags.load_files(args, lines).build("Run")
-        return run.sized(size or model.vocab_size)
+        return run.fitted(vocabulary) if vocabulary is not None else run.sized(size or model.vocab_size)
 
     return build
 

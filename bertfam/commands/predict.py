@@ -91,8 +91,10 @@ def main(args: argparse.Namespace) -> int:
 
     from bertfam.finetuning.predictor import open_fine_tuned
     from bertfam.plurals import plural
+    from bertfam.training.jax_setup import enable_compilation_cache
 
     flags.import_modules(args)
+    enable_compilation_cache()
     predictor = open_fine_tuned(args.model_dir, flags.step_of(args), average=args.average)
     if task is not None:
         _predict_task(args, predictor, task)
@@ -176,7 +178,7 @@ def _open_inference(args: argparse.Namespace, predictor: Predictor | TargetPredi
     for name in ("target", "beams"):
         if getattr(args, name):
             raise UserError(f"--{name} is of models that generate targets, and {args.model_dir} predicts labels; leave it out")
-    trained, own = predictor.corpus, (predictor, args.batch_size)
+    trained, own = _in_files(args, predictor), (predictor, args.batch_size)
     if isinstance(trained, LabelledFiles):
         check_format(args, "texts")
         if args.probabilities and not trained.classes:
@@ -202,11 +204,18 @@ def _open_targets(args: argparse.Namespace, predictor: TargetPredictor) -> Targe
     check_format(args, "targets")
     if args.probabilities:
         raise UserError("--probabilities are of classes, and this model generates texts; leave it out")
-    trained = predictor.corpus
+    trained = _in_files(args, predictor)
     columns: dict[str, Any] = {"text": args.text or trained.text, "target": args.target}
     corpus = _with_input(args, trained, header=_has_header(args, trained), skip_empty=False, **columns)
     strategy = Greedy() if args.beams is None else BeamSearch(args.beams)
     return TargetInference(predictor, args.batch_size, corpus, args.output, strategy)
+
+
+def _in_files(args: argparse.Namespace, predictor: Predictor | TargetPredictor) -> Any:
+    """Return the corpus that the model was trained on; in the place of a seqio task the files of --input with its columns."""
+    from bertfam.data.seqio_tasks.labelled_tasks import TaskRecords
+
+    return predictor.corpus.in_files(tuple(args.input)) if isinstance(predictor.corpus, TaskRecords) else predictor.corpus
 
 
 def _has_header(args: argparse.Namespace, trained: LabelledFiles | TargetFiles) -> bool:
@@ -287,8 +296,9 @@ def _print(args: argparse.Namespace, texts: int, step: int, scores: dict[str, fl
     import json
 
     from bertfam.finetuning.scores import describe
+    from bertfam.storage.json_values import json_value
 
     if args.json:
-        print(json.dumps({"texts": texts, "step": step, **scores}))
+        print(json.dumps(json_value({"texts": texts, "step": step, **scores})))
     else:
         print("\n".join([f"{texts:,} texts, step {step:,}", *describe(scores)]))

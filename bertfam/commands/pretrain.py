@@ -16,7 +16,8 @@ EXAMPLE = """\
   bertfam pretrain --gin_file=runs/quickstart.gin --vocab=vocab --model_dir=model
 
 A new run needs a gin file, a vocabulary, and text (quickstart.gin names a task) or a token cache. With --init_from=DIR, or
-the --model_dir of an imported model, it needs only text: objective, sizes and vocabulary are those of the folder. The same
+the --model_dir of an imported model, it needs only text: objective, sizes and vocabulary are those of the folder. With
+--branch_from=DIR@STEP it goes on from a checkpoint of another run, and needs nothing else. The same
 command again resumes from the newest checkpoint, and so does --model_dir=DIR alone. Exit code 0: the run is finished. 74: its
 storage could not be reached. 75: SIGTERM, Ctrl-C or a closed terminal stopped it, and its step is saved. 76: no progress for
 Run.watchdog_seconds. 77: another process has exited."""
@@ -29,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags.add_cache_dir(parser)
     flags.add_model_dir(parser)
     init_flags.add(parser)
+    init_flags.add_branch(parser)
     parser.add_argument(
         "--profile_steps",
         metavar="FIRST-LAST",

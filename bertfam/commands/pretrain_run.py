@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from bertfam import session
 from bertfam.commands import flags, init_flags
 from bertfam.commands.init_flags import InitFlags
@@ -34,6 +36,7 @@ from bertfam.training.hooks.base import Hook
 from bertfam.training.hooks.profile import ProfileHook, profiled_steps
 from bertfam.training.hooks.standard import make_hooks
 from bertfam.training.jax_setup import enable_compilation_cache
+from bertfam.training.logs import starts
 from bertfam.training.logs.metrics import MetricsWriter, NoMetrics, Writer
 from bertfam.training.logs.phase_timer import PREPARING, SAVING, PhaseTimer, shares
 from bertfam.training.logs.progress import ProgressLog
@@ -46,6 +49,7 @@ from bertfam.training.stages import StagedBatches, seen
 from bertfam.training.state import TrainState
 from bertfam.training.teachers import LoadedTeacher
 from bertfam.training.trainer import Trainer
+from bertfam.training.warm_start.branch import Branch
 from bertfam.training.warm_start.parameters import WarmStart
 from bertfam.training.warm_start.source import open_source
 
@@ -60,6 +64,7 @@ class Job:
       vocabulary: its vocabulary.
       checkpoint: the checkpoint that it starts from.
       init: the flags of its warm start, those of the command or those that MODEL_DIR remembers.
+      branch: the checkpoint of another run that it goes on from; None if it does not, or resumes.
       trainer: its programs on the mesh.
       cache: its token cache.
       data: its batches.
@@ -73,6 +78,7 @@ class Job:
     vocabulary: session.OpenVocabulary
     checkpoint: session.Checkpoint
     init: InitFlags
+    branch: Branch | None
     trainer: Trainer
     cache: TokenCache
     data: session.RunData
@@ -106,7 +112,9 @@ class InitialState:
     def place(self, job: Job, checkpoints: Checkpoints) -> TrainState:
         """Make the first state on the devices."""
         step = job.checkpoint.step
-        if self.warm_start:
+        if job.branch:
+            state = job.branch.state(job.trainer)
+        elif self.warm_start:
             state = self.warm_start.state(job.trainer)
         elif step is None:
             state = job.trainer.new_state()
@@ -138,7 +146,7 @@ def run(args: argparse.Namespace, processes: Processes, teacher: session.Teacher
     if _is_finished(job, evaluated):
         return 0
     plan = _print_plan(args, job, initial)
-    _make_folder(job, plan)
+    _make_folder(job, plan, getattr(args, "command_line", ()))
     with _open_outputs(job, plan) as outputs:
         with outputs.stop.nothing_to_save():
             state = initial.place(job, outputs.checkpoints)
@@ -180,7 +188,7 @@ def _open(args: argparse.Namespace, processes: Processes, teacher: session.Teach
         hooks = open_evaluations(model.trainer, vocabulary.vocabulary)
     cache, data = _open_data(processes, configuration, vocabulary, checkpoint, phase_timer)
     model.trainer.count_flops(data.training)
-    parts = (configuration, vocabulary, checkpoint, init, model.trainer, cache, data, hooks)
+    parts = (configuration, vocabulary, checkpoint, init, configuration.branch, model.trainer, cache, data, hooks)
     job = Job(processes, *parts, profiled, resolved.reasons)
     return job, InitialState(warm_start, model.aux)
 
@@ -192,7 +200,8 @@ def _open_configuration(
     with processes.on_all("the configuration"):
         configuration, opened = _load_configuration(args, teacher)
         config, profiled = configuration.config, profiled_steps(args.profile_steps, configuration.run.total_steps)
-    own = [f"--{name}={getattr(args, name)}" for name in ("model_dir", *init_flags.NAMES, "profile_steps")]
+    names = ("model_dir", *init_flags.NAMES, init_flags.BRANCH, "profile_steps")
+    own = [f"--{name}={getattr(args, name, None)}" for name in names]
     processes.check_same("configuration", [*own, *config.text().splitlines()])
     check_modules(processes, config.modules)
     if processes.first:
@@ -207,22 +216,27 @@ def _load_configuration(
     model_dir, source, used, defaults = to_path(args.model_dir), None, None, Defaults()
     if args.init_from:
         init_flags.check_other_folder(args.init_from, model_dir)
-    gin_files = session.find_gin_files(args.gin_file, model_dir, required=not args.init_from)
+    branch = init_flags.open_branch(args, model_dir)
+    is_branched = branch is not None and not (model_dir / "config.gin").is_file()
+    where = branch.folder if branch and is_branched else model_dir
+    gin_files = session.find_gin_files(args.gin_file, where, required=not args.init_from)
     if args.init_from:
         flags.import_modules(args)
         source = open_source(args.init_from, model_dir)
         defaults = source.defaults(gin_files)
     opened = teacher.open(gin_files, defaults) if teacher else session.OpenTeacher()
-    config = flags.load_config(args, gin_files, opened.bindings, defaults)
+    config = flags.load_config(args, gin_files, opened.bindings, defaults, branch=where if is_branched else None)
+    if branch and is_branched:
+        config = session.with_cache_of(config, branch)
     if source:
-        config, used = source.use_model(config, defaults)
-    named, config = config, session.with_implied_vocabulary(config, model_dir, source)
+        config, used = source.use_model(config, defaults, grow=args.init_grow is not None)
+    named, config = config, session.with_implied_vocabulary(config, where, source)
     is_implied = config is not named
     if used:
         used = dataclasses.replace(used, vocabulary=is_implied)
     run = config.build("Run")
     text = flags.named_text(args, run.data)
-    return session.TrainingConfiguration(model_dir, config, run, text, used, is_implied), opened
+    return session.TrainingConfiguration(model_dir, config, run, text, used, is_implied, branch), opened
 
 
 def _lock_folder(processes: Processes, model_dir: Path) -> None:
@@ -253,6 +267,10 @@ def _open_checkpoint(
             if checkpoint.resumes:
                 init.check_resumes(model_dir, saved_init_flags(model_dir))
             session.check_checkpoint(configuration, vocabulary, checkpoint)
+    if branch := configuration.branch:
+        with processes.on_all("the checkpoint of the other run"):
+            branch.check(vocabulary.run, vocabulary.vocabulary)
+        checkpoint = dataclasses.replace(checkpoint, branched=branch.step)
     return checkpoint, init
 
 
@@ -265,6 +283,7 @@ def _resolve(
     """Choose each "auto" of the run for the devices, alike on all processes."""
     with processes.on_all("the devices"):
         own_memory = session.device_memory()  # on all, because JAX finds the devices of all processes together
+        enable_compilation_cache()  # before anything is compiled
     memory = processes.on_first("the memory of the devices", lambda: own_memory)
     with processes.on_all("the choice of each auto"):
         resolved = session.resolve(configuration, vocabulary, checkpoint, memory)
@@ -389,6 +408,8 @@ def _print_plan(args: argparse.Namespace, job: Job, initial: InitialState) -> di
     if job.run.data.rows.is_labelled and rows != texts:
         epochs = seen(job.run.stages, job.data.training, job.run.total_steps)["epoch"]
         print(f"rows         {rows:,.0f} of {texts:,} labelled texts; the run uses each {epochs:.3g} times", flush=True)
+    if job.branch:
+        print(job.branch.description, flush=True)
     used = job.configuration.used
     if initial.warm_start:
         if used and (line := used.describe(job.vocabulary.vocabulary.size)):
@@ -397,12 +418,13 @@ def _print_plan(args: argparse.Namespace, job: Job, initial: InitialState) -> di
     return plan
 
 
-def _make_folder(job: Job, plan: dict[str, Any]) -> None:
-    """Make MODEL_DIR, or update its files, on process 0."""
+def _make_folder(job: Job, plan: dict[str, Any], command: Sequence[str]) -> None:
+    """Make MODEL_DIR, or update its files, on process 0; `command` is recorded as that of this start."""
     model_dir, config, directory = job.model_dir, job.configuration.config, job.configuration.cache_directory
     is_new = job.checkpoint.step is None
     vocabulary: Vocabulary | None = job.vocabulary.vocabulary if is_new else None
-    start = job.init.record() if is_new else None
+    branched = {init_flags.BRANCH: job.branch.text} if job.branch else None
+    start = branched or job.init.record() if is_new else None
 
     def make() -> None:
         # A folder that is moved or copied takes its own cache along.
@@ -413,6 +435,7 @@ def _make_folder(job: Job, plan: dict[str, Any]) -> None:
         if job.configuration.implies_vocabulary:
             saved = saved.rebound("TextData.vocabulary", None)  # vocab/ is it, wherever the folder is moved
         prepare_folder(model_dir, saved, plan, job.cache.fingerprint, vocabulary, start)
+        starts.add(model_dir, job.checkpoint.first_step, command, config)
         cleanup.clear(model_dir, job.checkpoint.step)
 
     job.processes.on_first(str(model_dir), make)
@@ -422,7 +445,6 @@ def _make_folder(job: Job, plan: dict[str, Any]) -> None:
 def _open_outputs(job: Job, plan: dict[str, Any]) -> Iterator[Outputs]:
     """Open what the run writes to, and start to watch its progress and signals; at the end all of it is written."""
     run, processes, model_dir = job.run, job.processes, job.model_dir
-    enable_compilation_cache()
     stop = preemption.Stop(processes)
     # Profiles are named by host and time, which processes may share.
     traces = model_dir if processes.first else model_dir / f"process_{processes.index}"
@@ -465,5 +487,12 @@ def _train(
     checkpoints.delete_unkept()  # by the last scores
     step = int(state.step)
     seconds = phase_timer.seconds()
-    writer.write(step, "time", {name.replace(" ", "_"): value for name, value in seconds.items()})
+    writer.write_all(step, {"memory": _memory(trainer), "time": {name.replace(" ", "_"): own for name, own in seconds.items()}})
     return step, hooks, seconds
+
+
+def _memory(trainer: Trainer) -> dict[str, int]:
+    """Return the bytes that the compiled steps use on each device, and the peak of the first device where it counts."""
+    sizes = {f"{name.replace(' ', '_')}_bytes": size for name, size in trainer.compiled_bytes.items()}
+    counted = jax.local_devices()[0].memory_stats() or {}
+    return sizes | ({"peak_bytes": counted["peak_bytes_in_use"]} if "peak_bytes_in_use" in counted else {})

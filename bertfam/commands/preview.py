@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write rows and statistics to FILE, a self-contained page, instead of the terminal",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace the FILE of --html if it exists")
+    parser.add_argument("--overwrite", action="store_true", help="replace the page in the FILE of --html if it exists")
     parser.add_argument(
         "--color", choices=("auto", "always", "never"), default="auto", help="colours; auto: on a terminal without NO_COLOR"
     )
@@ -97,7 +97,7 @@ def main(args: argparse.Namespace) -> int:
     if args.overwrite and not args.html:
         raise UserError("--overwrite says what --html may replace: give --html=FILE with it")
     if args.html:
-        flags.check_output_file(args, "html", replaces=args.overwrite, otherwise="give --overwrite to replace it")
+        flags.check_page(args, "html")
     config = _load_config(args)
     run = config.build("Run") if config.binds("Run.stages") else None  # objectives alone make no run
     data = run.data if run else config.build("TextData")
@@ -107,20 +107,21 @@ def main(args: argparse.Namespace) -> int:
     index, within = locate(stages, args.step)
     if args.length:
         stages = (*stages[:index], replace(stages[index], length=args.length))
-    data.check_length(stages[index].length)
+    own = stages[index].data(data)
+    own.check_length(stages[index].length)
     if run and args.length:
-        _check_model_reads(run, args.length)
+        _check_model_reads(run, index, args.length)
 
     with tempfile.TemporaryDirectory() as scratch:
-        cache = _open_cache(args, config, data, stages[index].length, Path(scratch))
+        cache = _open_cache(args, config, own, stages[index].length, Path(scratch))
         _show(args, data, cache, stages, index, within, run.seed if run else 0)
     return 0
 
 
-def _check_model_reads(run: Run, length: int) -> None:
+def _check_model_reads(run: Run, stage: int, length: int) -> None:
     """Raise UserError if the run's model cannot read rows of the length of --length."""
     try:
-        run.objective.features(run.data.shape(length))
+        run.objective_of(stage).features(run.shape(stage, length))
     except UserError as error:
         raise UserError(f"--length={length}: {error}") from error
 
@@ -172,25 +173,20 @@ def _show(
     """Print rows and statistics from step `step` of stage `index` on, or write the page."""
     import json
 
-    import numpy as np
-
     from bertfam.data import vocabularies
-    from bertfam.data.preview.decoder_rows import TARGETS, DecoderStatistics, decoder_records
-    from bertfam.data.preview.records import records
+    from bertfam.data.preview.batch_records import batch_records
+    from bertfam.data.preview.decoder_rows import DecoderStatistics
     from bertfam.data.preview.statistics import Statistics, measure
     from bertfam.errors import warn
     from bertfam.training.stages import stage_batches
 
     vocabulary = vocabularies.load(cache.vocabulary_directory)
     source, length = stage_batches(data, stages, index, cache, vocabulary.token_ids, seed), stages[index].length
+    data = stages[index].data(data)
     sequence, first = source.sequence, source.place(step)
     warn(sequence.warnings)
-    places = np.arange(first, first + args.examples, dtype=np.int64)
-    names = [cache.corpora[part] for part in sequence.corpus_at(places)]
-    rows = sequence.at(places)
-    is_written = TARGETS in rows
     classes = getattr(data.corpus, "classes", ())  # of labelled files
-    shown = decoder_records(rows, vocabulary, names) if is_written else records(rows, vocabulary, names, classes)
+    shown, is_written = batch_records(source, step, args.examples, vocabulary, cache, classes)
     if args.json:
         print(json.dumps(shown, ensure_ascii=False))
         if not args.html:
@@ -222,8 +218,7 @@ def _show(
     for number, record in enumerate(shown):
         print(*row_lines(record, number, paint), sep="\n")
     if not data.corruption.labels:
-        is_permuted = "permuted" in found.kinds
-        print(terminal.DECODER_LEGEND if is_written else terminal.PERMUTED_LEGEND if is_permuted else terminal.LEGEND)
+        print(terminal.legend(shown))
     if "shuffled" in found.kinds:
         print(terminal.SHUFFLED_LEGEND)
     print(*statistics_lines(found), *(f"note: {note}" for note in data.corruption.notes), sep="\n")

@@ -29,7 +29,7 @@ from bertfam.training.run import Run
 from bertfam.training.run_checks import check_text
 from bertfam.training.run_plan import duration
 from bertfam.training.stages import StagedBatches
-from bertfam.training.teachers import read_teachers
+from bertfam.training.teachers import read_aux
 from bertfam.training.trainer import Trainer
 
 _PROGRESS_SECONDS = 5
@@ -117,7 +117,7 @@ def _open(args: argparse.Namespace, processes: Processes) -> tuple[Job, Record]:
         cache = session.open_saved_cache(run, model_dir)
         check_text(cache.fingerprint, str(cache.directory), model_dir)
         batches = session.training_batches(run, cache, vocabulary)
-        aux = read_teachers(run, vocabulary)
+        aux = read_aux(run, vocabulary)
         mesh = _build_mesh(run)
     return Job(model_dir, run, start, args.step, StagedBatches(run.stages, batches), aux, mesh), record
 
@@ -153,7 +153,7 @@ def _read_record(model_dir: Path, start: int, last: int) -> Record:
 
 def _check_rates(run: Run, model_dir: Path, start: int, last: int) -> None:
     """Raise UserError if updates after `start` were made with another schedule, before the run was lengthened."""
-    schedule = run.optimizer.schedule.build(run.total_steps)
+    schedule = run.schedule
     rates = {step: line.get("learning_rate") for step, line in retention.lines(model_dir, "train").items() if step > start}
     changed = [step for step, rate in rates.items() if rate is not None and not _is_rate(rate, float(schedule(step - 1)))]
     if changed and min(changed) <= last:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bertfam.errors import UserError
 
 if TYPE_CHECKING:
     from bertfam.config import Config, Override
     from bertfam.data.corpora.labelled.target_files import TargetFiles
+    from bertfam.data.seqio_tasks.corpus import SeqioTask
+    from bertfam.data.seqio_tasks.labelled_tasks import TargetTask
     from bertfam.models.language_model import LanguageModelConfig
     from bertfam.models.network import Kind
+    from bertfam.training.run import Run
 
 NAMES = ("target", "target_length")
 
@@ -44,13 +47,7 @@ def check(args: argparse.Namespace) -> None:
 
 def model_of(args: argparse.Namespace, config: Config) -> LanguageModelConfig:
     """Return the model of a configuration; raise UserError if it generates no text."""
-    from bertfam.config.objects import described_object
-
-    described = described_object(config, ("Run", "objective", "model"))
-    if described is None:
-        raise UserError("Run.objective has no model to fine-tune: leave the gin file out, or bind one in it")
-    cls, values = described
-    model = cls(**values)
+    model = network_of(config)
     if model.kind not in _BINDINGS:
         raise UserError(
             f"--target={args.target} is a text to generate, and {args.init_from} is an encoder, which generates none: predict "
@@ -60,17 +57,40 @@ def model_of(args: argparse.Namespace, config: Config) -> LanguageModelConfig:
     return generator
 
 
-def corpus(args: argparse.Namespace, model: LanguageModelConfig) -> TargetFiles:
-    """Return the files of --train and --validation."""
-    from bertfam.data.corpora.labelled.target_files import TargetFiles
+def network_of(config: Config) -> Any:
+    """Return the network's config in a configuration; raise UserError if it has none."""
+    from bertfam.config.objects import described_object
 
+    described = described_object(config, ("Run", "objective", "model"))
+    if described is None:
+        raise UserError("Run.objective has no model to fine-tune: leave the gin file out, or bind one in it")
+    cls, values = described
+    return cls(**values)
+
+
+def seqio_task(args: argparse.Namespace) -> SeqioTask:
+    """Return the task of --task, of which a tenth is held out unless it has a validation split."""
+    from bertfam.data.seqio_tasks.corpus import SeqioTask
+
+    return SeqioTask(args.seqio_task, args.task_modules, validation_fraction=0.1, pairs=True)
+
+
+def corpus(args: argparse.Namespace, model: LanguageModelConfig) -> TargetFiles | TargetTask:
+    """Return the files of --train and --validation, or the records of --task."""
+    from bertfam.data.corpora.labelled.target_files import TargetFiles
+    from bertfam.data.seqio_tasks.labelled_tasks import TargetTask
+
+    joined = model.kind == "decoder"
+    if args.seqio_task:
+        text = args.text or TargetTask.text
+        return TargetTask(seqio_task(args), text, args.target, joined=joined, skip_empty=args.skip_empty)
     return TargetFiles(
         tuple(args.train),
         tuple(args.validation),
         args.record_format,
         args.text or TargetFiles.text,
         args.target,
-        joined=model.kind == "decoder",
+        joined=joined,
         header=not args.no_header,
         encoding=args.record_encoding or TargetFiles.encoding,
         skip_empty=args.skip_empty,
@@ -90,11 +110,11 @@ def row_bindings(args: argparse.Namespace, config: Config, model: LanguageModelC
     return [Override(line, f"--target={args.target}") for line in lines]
 
 
-def text_bindings(args: argparse.Namespace, config: Config) -> list[Override]:
-    """Return the bindings of labelled texts for a language model.
+def text_bindings(args: argparse.Namespace, config: Config, saved: Run | None) -> list[Override]:
+    """Return the bindings of labelled texts for a language model; `saved` is the run in MODEL_DIR that resumes, if any.
 
-    A causal LM reads them without the frame that encoders have, and may have the loss of its published fine-tuning. The rows of
-    an encoder-decoder have no [CLS], and its decoder's input where that does not begin with the text's end.
+    A causal LM reads them without the frame that encoders have, and may have the loss of its published fine-tuning, or that of
+    the run. The rows of an encoder-decoder have no [CLS], and its decoder's input where that does not begin with the text's end.
     """
     from bertfam.config import Override
     from bertfam.config.objects import described_object
@@ -104,7 +124,7 @@ def text_bindings(args: argparse.Namespace, config: Config) -> list[Override]:
     lines, rows = list[str](), "LabelledTexts" if args.stride is None else "TextWindows"
     if model is not None and model.kind == "decoder":
         lines += [f"{rows}.framed = False", f"{rows}.start = {model.start!r}"]
-        published = getattr(model, "fine_tuning_lm", 0.0)
+        published = getattr(saved.objective, "lm", 0.0) if saved else getattr(model, "fine_tuning_lm", 0.0)
         if published and args.lm_weight is None and args.freeze != "encoder" and not config.binds("FineTuning.lm"):
             lines.append(f"FineTuning.lm = {published}")
     elif model is not None and model.kind == "encoder_decoder" and model.start != "eos":

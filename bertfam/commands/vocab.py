@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from bertfam.data.vocabularies.layouts import Layout
     from bertfam.data.vocabularies.learners import Learner
 
-SUMMARY = "train a vocabulary on text: WordPiece, unigram, BPE or byte-level BPE"
+SUMMARY = "train a vocabulary on text: WordPiece, whole words, unigram, BPE or byte-level BPE"
 
 EXAMPLE = "  bertfam vocab --task=python_docs --size=8192 --output=vocab"
 
@@ -39,6 +39,7 @@ _MOST_PIECES = 10_000_000
 # kind of vocabulary -> its own flags
 _OPTIONS = {
     "wordpiece": ("cased", "strip_accents", "split_ideographs", "min_frequency"),
+    "words": ("cased", "strip_accents", "split_ideographs", "min_frequency"),
     "unigram": ("normalizer", "keep_spaces", "byte_fallback", "character_coverage"),
     "bpe": ("normalizer", "keep_spaces", "byte_fallback", "character_coverage"),
     "byte_bpe": ("min_frequency",),
@@ -52,8 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     pieces = parser.add_argument_group("pieces")
     pieces.add_argument(
         "--kind", choices=tuple(_OPTIONS), default="wordpiece",
-        help="wordpiece: BERT's; unigram, bpe: SentencePiece's; byte_bpe: GPT-2's and RoBERTa's, without unknown tokens "
-        "(%(default)s)",
+        help="wordpiece: BERT's; words: the most frequent words, for word2vec; unigram, bpe: SentencePiece's; byte_bpe: GPT-2's "
+        "and RoBERTa's, without unknown tokens (%(default)s)",
     )  # fmt: skip
     pieces.add_argument(
         "--layout", choices=tuple(LAYOUTS),
@@ -69,9 +70,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     pieces.add_argument(
         "--min_frequency", type=int, metavar="N",
-        help="wordpiece, byte_bpe: least number of occurrences of a pair of pieces to merge it (2)",
+        help="wordpiece, byte_bpe: least number of occurrences of a pair of pieces to merge it; words: of a word (2)",
     )  # fmt: skip
-    wordpiece = parser.add_argument_group("of --kind=wordpiece")
+    wordpiece = parser.add_argument_group("of --kind=wordpiece and --kind=words")
     wordpiece.add_argument(
         "--cased", action="store_true", default=None, help="keep capitals (and accents, unless --strip_accents=true)"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import re
@@ -197,17 +198,27 @@ def _frozen(value: Any) -> Any:
 
 def _statements(text: str, origin: Origin) -> Iterator[Any]:
     """Yield gin's statements (bindings, imports, includes); convert its parse errors to UserErrors."""
-    parser = None
+    statements, error, last_line = _parsed(text)
+    yield from statements
+    if isinstance(error, RecursionError):
+        raise UserError(f"{origin}: brackets within brackets are nested too deeply; remove some") from None
+    if error is not None:
+        _raise_syntax_error(error, origin, last_line, text.splitlines())
+
+
+# A command reads most files several times: to check, to build and to compare a configuration.
+@functools.lru_cache(maxsize=128)
+def _parsed(text: str) -> tuple[list[Any], RecursionError | SyntaxError | tokenize.TokenError | None, int]:
+    """Return gin's statements, the error that ends them, if any, and the line of the last token before it."""
+    statements, parser = [], None
     try:
         parser = config_parser.ConfigParser(io.StringIO(text), _Delegate())
         for statement in parser:
             if not isinstance(statement, config_parser.BlockDeclaration):  # its bindings follow
-                yield statement
-    except RecursionError:
-        raise UserError(f"{origin}: brackets within brackets are nested too deeply; remove some") from None
-    except (SyntaxError, tokenize.TokenError) as error:
-        last_line = parser.current_token.start[0] if parser else 1
-        _raise_syntax_error(error, origin, last_line, text.splitlines())
+                statements.append(statement)
+    except (RecursionError, SyntaxError, tokenize.TokenError) as error:
+        return statements, error.with_traceback(None), parser.current_token.start[0] if parser else 1
+    return statements, None, 1
 
 
 def _raise_syntax_error(

@@ -31,10 +31,13 @@ CONFIGURABLES = (
     "bertfam.corruption.bart.denoising.Denoising",
     "bertfam.corruption.bart.infilling.TextInfilling",
     "bertfam.corruption.masked_lm.masking.BertMasking",
+    "bertfam.corruption.inverse_cloze.InverseCloze",
     "bertfam.corruption.next_tokens.NextTokens",
     "bertfam.corruption.permutation_noise.PermutationNoise",
     "bertfam.corruption.bart.token_noise.TokenDeletion",
     "bertfam.corruption.bart.token_noise.TokenMasking",
+    "bertfam.corruption.entities.EntityMasking",
+    "bertfam.corruption.skip_grams.SkipGrams",
     "bertfam.corruption.t5.random_spans.RandomSpans",
     "bertfam.corruption.t5.random_tokens.RandomPrefix",
     "bertfam.corruption.t5.random_tokens.RandomTokens",
@@ -59,11 +62,17 @@ CONFIGURABLES = (
     "bertfam.data.rows.labelled.labelled_texts.LabelledTexts",
     "bertfam.data.rows.labelled.labelled_texts.Labels",
     "bertfam.data.rows.mixture.Mixture",
+    "bertfam.data.rows.mixture.Shares",
     "bertfam.data.rows.packing.Packed",
     "bertfam.data.corpora.pair_files.PairFiles",
     "bertfam.data.rows.sentence_pairs.SentencePairs",
     "bertfam.data.corpora.python_docs.corpus.PythonDocs",
     "bertfam.data.seqio_tasks.corpus.SeqioTask",
+    "bertfam.data.seqio_tasks.labelled_tasks.LabelledTask",
+    "bertfam.data.seqio_tasks.labelled_tasks.TargetTask",
+    "bertfam.data.corpora.labelled.passage_files.PassageFiles",
+    "bertfam.data.rows.labelled.passage_texts.PassageLabels",
+    "bertfam.data.rows.labelled.passage_texts.PassageTexts",
     "bertfam.data.corpora.labelled.question_files.QuestionFiles",
     "bertfam.data.corpora.labelled.tagged_files.TaggedFiles",
     "bertfam.data.corpora.labelled.target_files.TargetFiles",
@@ -72,6 +81,7 @@ CONFIGURABLES = (
     "bertfam.data.rows.recurrent_pairs.RecurrentPairs",
     "bertfam.data.rows.document_windows.DocumentWindows",
     "bertfam.data.rows.running_text.Chunks",
+    "bertfam.data.rows.running_text.ClozeBlocks",
     "bertfam.data.rows.running_text.DocSentences",
     "bertfam.data.rows.running_text.FullSentences",
     "bertfam.data.rows.running_text.WholeDocuments",
@@ -80,11 +90,14 @@ CONFIGURABLES = (
     "bertfam.data.rows.text_pairs.TextPairs",
     "bertfam.data.rows.labelled.text_windows.TextWindows",
     "bertfam.data.rows.two_segments.TwoSegments",
+    "bertfam.analysis.probes.evaluation.WordProbes",
+    "bertfam.compression.quantization.Quantization",
     "bertfam.layers.execution.Execution",
     *(f"{family.module}.{family.config}" for family in FAMILIES),
     "bertfam.models.encoder_decoder.EncoderOnlyConfig",
     "bertfam.objectives.albert.MlmSop",
     "bertfam.objectives.bert.MlmNsp",
+    "bertfam.objectives.mlm.CausalAndMasked",
     "bertfam.objectives.causal_lm.CausalLm",
     "bertfam.objectives.distillation.Distillation",
     "bertfam.objectives.electra.Electra",
@@ -94,18 +107,29 @@ CONFIGURABLES = (
     "bertfam.objectives.fine_tuning.heads.Regression",
     "bertfam.objectives.fine_tuning.heads.SpanExtraction",
     "bertfam.objectives.fine_tuning.heads.Tagging",
+    "bertfam.objectives.fine_tuning.gates.HeadGates",
     "bertfam.objectives.fine_tuning.lora.Lora",
     "bertfam.objectives.fine_tuning.objective.FineTuning",
     "bertfam.objectives.fine_tuning.probe.LinearProbe",
     "bertfam.objectives.mlm.Mlm",
     "bertfam.objectives.permutation_lm.PermutationLm",
+    "bertfam.objectives.representations.bilm.Bilm",
+    "bertfam.objectives.representations.skip_gram.SkipGram",
+    "bertfam.objectives.retrieval.dual_encoder.DualEncoder",
     "bertfam.objectives.retrieval.retromae.RetroMae",
     "bertfam.objectives.sequence_to_sequence.SequenceToSequence",
+    "bertfam.objectives.representations.entities.MlmNspDea",
     "bertfam.objectives.spanbert.MlmSbo",
     "bertfam.objectives.structbert.MlmStructure",
     "bertfam.objectives.teacher.Teacher",
     "bertfam.sharding.mesh.MeshShape",
     "bertfam.sharding.rules.Rules",
+    *(f"bertfam.studies.study.{name}" for name in ("Arm", "Axis", "Claim", "Study")),
+    "bertfam.studies.scores.bits_per_byte.BitsPerByte",
+    "bertfam.studies.scores.fine_tuned.FineTuned",
+    "bertfam.studies.scores.held_out.HeldOut",
+    "bertfam.studies.scores.masked_loss.MaskedLoss",
+    "bertfam.studies.scores.minimal_pairs.MinimalPairs",
     "bertfam.training.evaluations.feature_probe.FeatureProbe",
     "bertfam.training.logs.trackers.Wandb",
     "bertfam.training.optimizers.Adafactor",
@@ -114,6 +138,8 @@ CONFIGURABLES = (
     "bertfam.training.optimizers.Lamb",
     "bertfam.training.optimizers.Lion",
     "bertfam.training.optimizers.Muon",
+    "bertfam.training.optimizers.Sparsity",
+    "bertfam.training.optimizers.StableAdamW",
     "bertfam.training.run.Run",
     "bertfam.training.schedules.ConstantRate",
     "bertfam.training.schedules.CosineDecay",
@@ -146,13 +172,22 @@ def register(target: Any, module: str | None = None) -> Any:
 
 def find(name: str) -> list[gin_config.Configurable]:
     """Return the configurables that match `name`, a complete selector or its last dotted parts: none, one or several."""
-    ending = f".{name}"
-    for path in (*CONFIGURABLES, *_outside_families()):
+    for path in (*_paths(name), *(family for family in _outside_families() if _is_named(family, name))):
         # Registering a class again would make another wrapper of it, which takes longer than all other work of a lookup.
-        if (path == name or path.endswith(ending)) and path not in gin_config._REGISTRY:
+        if path not in gin_config._REGISTRY:
             module, _, attribute = path.rpartition(".")
             register(getattr(importlib.import_module(module), attribute), module)
     return gin_config._REGISTRY.get_all_matches(name)  # gin has no public function for this
+
+
+# A configuration looks up each of its names several times.
+@functools.lru_cache(maxsize=512)
+def _paths(name: str) -> list[str]:
+    return [path for path in CONFIGURABLES if _is_named(path, name)]
+
+
+def _is_named(path: str, name: str) -> bool:
+    return path == name or path.endswith(f".{name}")
 
 
 def renamed(name: str) -> str | None:

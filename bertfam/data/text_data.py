@@ -19,7 +19,7 @@ from bertfam.data.rows.earlier_rows import earlier_rows, earlier_text_pairs
 from bertfam.data.rows.labelled.labelled_texts import LabelledExamples
 from bertfam.data.rows.labelled.similar_lengths import LengthBatches, similar_length_batches
 from bertfam.data.rows.layout import PairLayout, RowLayout
-from bertfam.data.rows.mixture import ConcatenatedRows, MixedRows, Mixture, SelectedRows, shares
+from bertfam.data.rows.mixture import ConcatenatedRows, MixedRows, Mixture, SelectedRows, Shares, shares
 from bertfam.data.rows.order import Contiguous, Shuffled, Streams
 from bertfam.data.rows.order import Order as RowOrder
 from bertfam.data.rows.sentence_pairs import SentencePairs
@@ -151,9 +151,10 @@ class TextData:
 
     def _check_units(self, name: str, *, has_units: bool) -> None:
         if not has_units and self.needs_units:
+            reader = type(getattr(self.corruption, "choice", self.corruption)).__name__
             raise UserError(
-                f"{name} has no marks of phrases and entities, which Units masks: give the text with --marks=given or "
-                "--marks=names, or set BertMasking.choice to another rule, such as @WholeWords()"
+                f"{name} has no marks of phrases and entities, which {reader} reads: give the text with "
+                "--marks=given or --marks=names, or use noise that reads none (BertMasking.choice = @WholeWords(), say)"
             )
 
     def _check_rows(self, length: int) -> None:
@@ -263,6 +264,7 @@ class TextData:
         stage: int = 0,
         *,
         split: str = "train",
+        own_shares: Shares | None = None,
     ) -> Batches:
         """Return the endless batches of a stage; every epoch has new noise and, if shuffled, a new order.
 
@@ -274,6 +276,7 @@ class TextData:
           seed: Seed of the run.
           stage: Index of the stage, which has draws of its own; later stages over the same rows are `continued`.
           split: Split of the text.
+          own_shares: Shares of the corpora in the stage; None: those of the mixture.
         """
         mixture = self.corpus if isinstance(self.corpus, Mixture) else None
         if mixture and mixture.names != cache.corpora:
@@ -285,6 +288,7 @@ class TextData:
         blocks = None if is_planned_whole else self.blocks
         parts = tuple(self._part(cache, name, tokens, length, seed, stage, split, blocks) for name in cache.corpora)
         if len(parts) == 1:
+            self._check_shares(cache, own_shares)
             (rows,) = parts
             if self.has_similar_lengths and isinstance(rows.examples, LabelledExamples):
                 return similar_length_batches(rows, length, batch_size, self._key(seed, _BATCHES, stage))
@@ -294,9 +298,27 @@ class TextData:
             raise UserError(
                 f'TextData.order = "streams" requires a single corpus, but {cache.directory} holds {len(parts)}: use "shuffled"'
             )
+        return Batches(MixedRows(parts, self._shares(cache, parts, own_shares)), batch_size)
+
+    def _shares(self, cache: TokenCache, parts: Sequence[CorruptedRows], own_shares: Shares | None) -> tuple[float, ...]:
+        """Return the share of each corpus in the rows of a stage."""
         sizes = [len(part.examples) for part in parts]
-        share = mixture.shares(sizes) if mixture else shares(sizes)
-        return Batches(MixedRows(parts, share), batch_size)
+        if own_shares:
+            return own_shares.of(cache.corpora, sizes)
+        return self.corpus.shares(sizes) if isinstance(self.corpus, Mixture) else shares(sizes)
+
+    @staticmethod
+    def _check_shares(cache: TokenCache, own_shares: Shares | None) -> None:
+        if own_shares:
+            raise UserError(f"Stage.shares are those of several corpora, but {cache.directory} holds one: leave them out")
+
+    def has_rows_of(self, other: "TextData", length: int, cache: TokenCache) -> bool:
+        """Return whether rows of `length` are made from the same clean rows as those of data that differ in the noise alone."""
+        ours, theirs = self.corruption, other.corruption
+        if ours == theirs:
+            return True
+        is_text = not self.rows.is_labelled and not any(map(cache.has_pairs, cache.corpora))
+        return is_text and (ours.form, ours.raw_length(length)) == (theirs.form, theirs.raw_length(length))
 
     @property
     def continues_stages(self) -> bool:
@@ -312,6 +334,23 @@ class TextData:
         rows = batches.sequence
         assert isinstance(rows, CorruptedRows) and isinstance(rows.order, Streams)
         return Batches(replace(rows, order=rows.order.after(steps, batch_size)), batch_size)
+
+    def with_own_settings(
+        self, batches: Batches, cache: TokenCache, tokens: TokenIds, length: int, own_shares: Shares | None
+    ) -> Batches:
+        """Return batches that `continued` returned, with this noise and the shares of a stage in place of theirs."""
+        parts = tuple(
+            replace(part, corruption=self._noise(cache, name, tokens, length))
+            for name, part in zip(cache.corpora, batches.sequence.by_corpus(), strict=True)
+        )
+        if not isinstance(batches.sequence, MixedRows):
+            self._check_shares(cache, own_shares)
+            return replace(batches, sequence=parts[0])
+        rows, share = replace(batches.sequence, parts=parts), self._shares(cache, parts, own_shares)
+        if share == rows.shares:
+            return replace(batches, sequence=rows)
+        # Each corpus continues in its own order.
+        return replace(batches, sequence=MixedRows(parts, share, rows.rows_before(batches.first)), first=0)
 
     def held_out(
         self,
@@ -382,14 +421,16 @@ class TextData:
         else:
             examples = self.examples(cache.documents(split, name, tokens.size), length, plan, tokens)
             rows_order = Shuffled(len(examples), order)
-        corruption: Corruption
-        if stored.pairs:
-            corruption = FeatureSubset(tuple(self.features(length)))
-        else:
-            corruption = self.corruption.fit(lambda: cache.stored_documents("train", name, tokens.size).token_counts(tokens.size))
-            if self.pairs.packed and self.rows.most_examples(length) == 1:
-                corruption = WithPositions(corruption, tuple(self.features(length)))
-        return CorruptedRows(rows_order, examples, corruption, tokens, noise, self.dupe_factor)
+        return CorruptedRows(rows_order, examples, self._noise(cache, name, tokens, length), tokens, noise, self.dupe_factor)
+
+    def _noise(self, cache: TokenCache, name: str, tokens: TokenIds, length: int) -> Corruption:
+        """Return the noise of a corpus, fitted to its text."""
+        if cache.has_pairs(name):
+            return FeatureSubset(tuple(self.features(length)))
+        corruption = self.corruption.fit(lambda: cache.stored_documents("train", name, tokens.size).token_counts(tokens.size))
+        if self.pairs.packed and self.rows.most_examples(length) == 1:
+            return WithPositions(corruption, tuple(self.features(length)))
+        return corruption
 
 
 @dataclass(frozen=True)

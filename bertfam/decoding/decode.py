@@ -11,6 +11,7 @@ from bertfam.decoding.stepper import Decoded, Ends, Prompts, Stepper, reorder_ro
 from bertfam.decoding.strategies import BeamSearch, Limits, Strategy
 from bertfam.layers.attention.key_value_cache import Cache, empty
 from bertfam.layers.execution import Execution
+from bertfam.layers.stack import divided
 from bertfam.models.language_model import LanguageModelConfig, encode, logits, word_embeddings
 
 
@@ -68,6 +69,14 @@ def decode(
     if isinstance(strategy, BeamSearch):
         return beam_search.search(stepper, after, state, prompts, strategy=strategy, limits=limits, ends=ends, texts=texts)
     return sampling.sample(stepper, after, state, prompts, keys, strategy=strategy, limits=limits, ends=ends, texts=texts)
+
+
+def divided_on_cpu(params: Any) -> Any:
+    """Return parameters on the default device as decoding reads them fastest.
+
+    On CPUs a program copies each layer's arrays out of stacked ones for every token, unless they are divided before.
+    """
+    return jax.device_put(divided(params) if jax.default_backend() == "cpu" else params)
 
 
 def stepper_of(config: LanguageModelConfig, params: Any, new_tokens: int, execution: Execution) -> tuple[Stepper, Any]:

@@ -2,43 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-import jax
 import numpy as np
 
 from bertfam.call_arguments import check_texts, check_whole_number, describe
-from bertfam.data.vocabularies import Vocabulary
+from bertfam.decoding.hidden_tokens import HiddenTokens, MaskedPredictor, TrainedEncoder, predict
 from bertfam.errors import UserError
-from bertfam.models.encoder import MaskedLmConfig
-
-# Rows are padded to a multiple of this, so that few lengths are compiled.
-_MULTIPLE = 32
-
-
-class TrainedEncoder(Protocol):
-    """Encoder with its parameters and vocabulary, as `bertfam.api.Model` is."""
-
-    @property
-    def config(self) -> MaskedLmConfig:
-        """Config of the family."""
-        ...
-
-    @property
-    def params(self) -> dict[str, Any]:
-        """Parameters of the encoder and its heads."""
-        ...
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """Vocabulary that texts are encoded with."""
-        ...
-
-    def apply(
-        self, tokens: np.ndarray, *, segment_ids: np.ndarray | None = None, masked_positions: np.ndarray | None = None
-    ) -> dict[str, jax.Array]:
-        """Run the model, see `bertfam.api.Model.apply`."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -112,24 +82,22 @@ def fill(model: TrainedEncoder, texts: Sequence[str], top_k: int = 5) -> list[li
         )
     if "mlm_head" not in model.params:
         raise UserError(
-            "the model has no masked-language-model head, so it cannot fill: it was fine-tuned, imported or exported without one"
+            "the model has no masked-language-model head, so it cannot fill: it was pretrained without masks, as word2vec and "
+            "ELMo's model are, or fine-tuned, imported or exported without the head"
         )
+    mask = model.vocabulary.token_ids.mask
     encoded = [check(model, text) for text in texts]
-    length = min(-(-max(map(len, encoded), default=0) // _MULTIPLE) * _MULTIPLE, model.config.max_length)
+    places = [np.flatnonzero(tokens == mask) for tokens in encoded]
+    rows = [HiddenTokens(tokens, own, len(own)) for tokens, own in zip(encoded, places, strict=True)]
+    found = predict(MaskedPredictor(model), rows, top_k=min(top_k, model.vocabulary.size))
+    if np.isnan(found.best_log_probabilities).any():
+        raise UserError("the model's logits are not numbers, so it fills no mask: did its training diverge?")
+    probabilities = np.exp(found.best_log_probabilities)
     results = []
-    for tokens in encoded:
-        row = np.full((1, length), model.vocabulary.token_ids.pad, np.int32)
-        row[0, : len(tokens)] = tokens
-        segments = (np.arange(length) < len(tokens))[None].astype(np.int32)
-        positions = np.flatnonzero(tokens == model.vocabulary.token_ids.mask)
-        logits = model.apply(row, segment_ids=segments, masked_positions=positions[None])["mlm_logits"][0]
-        # [masks, vocabulary] -> [masks, top_k] each
-        probabilities, ids = jax.lax.top_k(jax.nn.softmax(logits), min(top_k, logits.shape[-1]))
-        if np.isnan(probabilities).any():
-            raise UserError("the model's logits are not numbers, so it fills no mask: did its training diverge?")
+    for own, best, likely in zip(places, found.best.tolist(), probabilities.tolist(), strict=True):
         masks = []
-        for position, best, likely in zip(positions.tolist(), ids.tolist(), probabilities.tolist(), strict=True):
-            candidates = zip(best, model.vocabulary.pieces(best), likely, strict=True)
+        for position, ids, chances in zip(own.tolist(), best[: len(own)], likely[: len(own)], strict=True):
+            candidates = zip(ids, model.vocabulary.pieces(ids), chances, strict=True)
             masks.append(Mask(position, [Prediction(*candidate) for candidate in candidates]))
         results.append(masks)
     return results

@@ -14,7 +14,7 @@ import numpy as np
 
 from bertfam.call_arguments import check_list, check_whole_number, describe
 from bertfam.corruption import keys
-from bertfam.decoding.decode import decode
+from bertfam.decoding.decode import decode, divided_on_cpu
 from bertfam.decoding.prompts import PromptFormat, TrainedModel, check_prompt, prompt_format
 from bertfam.decoding.stepper import Decoded
 from bertfam.decoding.strategies import BeamSearch, Greedy, Limits, Sample, Strategy, resolve
@@ -95,7 +95,7 @@ def generate(
     order = sorted(range(len(encoded)), key=lambda place: len(encoded[place]))
     rows = max(1, min(batch_size, len(encoded)))
     if mesh is None:
-        params: Any = jax.device_put(model.params)
+        params: Any = divided_on_cpu(model.params)
     else:
         parts = math.prod(mesh.shape[axis] for axis in Rules().axes("batch"))
         rows = -(-rows // parts) * parts

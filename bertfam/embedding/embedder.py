@@ -2,18 +2,19 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import jax
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from tqdm import tqdm
 
 from bertfam.corruption import keys
 from bertfam.corruption.token_ids import TextFrame
-from bertfam.data.corpora.labelled.labelled_files import UNKNOWN
+from bertfam.data.corpora.labelled.labelled_corpus import UNKNOWN
 from bertfam.data.rows.labelled.labelled_texts import LabelledExamples, frame_size
 from bertfam.data.rows.length_batches import WINDOW, computed, length_batches, row_length
 from bertfam.data.token_cache.documents import Documents
@@ -22,15 +23,19 @@ from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
 from bertfam.interop.sentence_transformers import EmbeddingSettings
 from bertfam.layers.execution import Execution
+from bertfam.layers.heads.projection import project
 from bertfam.layers.pooling import PoolingMode, normalized, pool
 from bertfam.layers.stack import divided
 from bertfam.models.encoder import EncoderConfig
 from bertfam.models.network import DESCRIPTIONS
-from bertfam.training.trained_networks import ENCODER, ENCODER_DECODER, read_network
+from bertfam.objectives.retrieval.dual_encoder import PROJECTION
+from bertfam.training.trained_networks import ENCODER, ENCODER_DECODER, Network, read_network
 
 _READ = ("encoder_input_tokens", "encoder_segment_ids", "encoder_token_type_ids", "sequence_start_positions")
 # Names of the prompts of queries and documents, the first that a folder has, as in sentence-transformers (6.2).
 QUERY_PROMPTS, DOCUMENT_PROMPTS = ("query",), ("document", "passage", "corpus")
+_PARTS = (ENCODER, PROJECTION)  # parameters that are read, of a dual encoder both
+_ROWS = "rows"  # axis of the mesh of this process's devices
 _LONGEST = 512  # tokens of a text where neither the folder nor the model has a limit, as in T5
 
 
@@ -52,7 +57,7 @@ class Embedder:
 
     Attributes:
       config: config of its family.
-      params: {"encoder": ...}, as `bertfam.layers.stack.divided` returns it; further parts are not used.
+      params: {"encoder": ...}, and of a dual encoder {"projection": ...}, on all devices of this process.
       vocabulary: vocabulary of the model.
       settings: settings by which it embeds texts.
       prompt: text that is put before each text.
@@ -100,7 +105,8 @@ class Embedder:
         longest = min(settings.length or limit or _LONGEST, limit or settings.length or _LONGEST)
         if longest < frame_size(tokens.frame, is_pair=False) + 1:
             raise UserError(f"`length` (--length) is {longest}, too few for control tokens and a token of text: raise it")
-        embedder = cls(config, params, vocabulary, dataclasses.replace(settings, length=longest))
+        read = jax.device_put({name: tree for name, tree in params.items() if name in _PARTS}, _over_devices(None))
+        embedder = cls(config, read, vocabulary, dataclasses.replace(settings, length=longest))
         return embedder.prompted(settings.default_prompt)
 
     def prompted(self, name: str | None) -> Self:
@@ -121,18 +127,32 @@ class Embedder:
         assert self.settings.length is not None
         return self.settings.length
 
-    def embed(self, texts: Sequence[str], batch_size: int = 32, *, progress: str | None = None) -> Embeddings:
+    @property
+    def width(self) -> int:
+        """Numbers of an embedding."""
+        projection = self.params.get(PROJECTION)
+        return self.config.hidden_size if projection is None else int(projection["dense"]["kernel"].shape[-1])
+
+    def embed(
+        self,
+        texts: Sequence[str],
+        batch_size: int = 32,
+        *,
+        progress: str | None = None,
+        report: Callable[[int], Any] | None = None,
+    ) -> Embeddings:
         """Embed texts in float32, without dropout, in batches of texts of similar length.
 
         Args:
           texts: texts.
           batch_size: texts at a time.
           progress: description of a progress bar; None: there is none.
+          report: called with the number of texts of each batch that is done.
 
         Raises:
           UserError: embeddings are not finite.
         """
-        vectors, cut = np.zeros((len(texts), self.config.hidden_size), np.float32), 0
+        vectors, cut = np.zeros((len(texts), self.width), np.float32), 0
         frame = self.vocabulary.token_ids.frame
         assert frame is not None
         room = self.length - frame_size(frame, is_pair=False)
@@ -146,14 +166,19 @@ class Embedder:
             rows = self._rows(block, frame)
             for indices, pooled in computed(length_batches(rows, _READ, batch_size, self.length), self._compute):
                 vectors[begin + indices] = pooled
+                if report:
+                    report(len(indices))
         if not np.isfinite(vectors).all():
             raise UserError("embeddings are not numbers (nan or infinite), so the model's weights are damaged or diverged")
         return Embeddings(vectors, cut)
 
     def _compute(self, batch: Mapping[str, np.ndarray]) -> jax.Array:
+        # All devices of this process share a batch that divides among them.
+        is_divisible = len(batch["encoder_input_tokens"]) % jax.local_device_count() == 0
+        batch = jax.device_put(dict(batch), _over_devices(_ROWS if is_divisible else None))
         # "float32" alone would mean TF32 on GPUs and bfloat16 passes on TPUs.
         with jax.default_matmul_precision("highest"):
-            return _pooled(self.params["encoder"], batch, self.config, self.settings.pooling, self.settings.normalize)
+            return _pooled(self.params, batch, self.config, self.settings.pooling, self.settings.normalize)
 
     def _rows(self, block: Block, frame: TextFrame) -> dict[str, np.ndarray]:
         """Make the rows of tokenised texts, no longer than the longest of them requires."""
@@ -166,18 +191,26 @@ class Embedder:
         return examples.rows(bounds[:-1], keys.fold(0, bounds[:-1]))
 
 
+def _over_devices(axis: str | None) -> NamedSharding:
+    """Return the sharding of arrays whose first axis is split over the devices of this process, or that they all hold."""
+    spec = PartitionSpec() if axis is None else PartitionSpec(axis)  # scalars have no axis
+    return NamedSharding(Mesh(np.array(jax.local_devices()), (_ROWS,)), spec)
+
+
 @functools.partial(jax.jit, static_argnames=("config", "pooling", "normalize"))
-def _pooled(encoder: Any, rows: Any, config: Any, pooling: PoolingMode, normalize: bool) -> jax.Array:
+def _pooled(params: Any, rows: Any, config: Any, pooling: PoolingMode, normalize: bool) -> jax.Array:
     """Embed rows of one text each: float32[batch, embed]."""
     segment_ids = rows["encoder_segment_ids"]
     hidden, _ = config.encoder(Execution()).apply(
-        {"params": encoder},
+        {"params": params["encoder"]},
         rows["encoder_input_tokens"],
         segment_ids=segment_ids,
         token_type_ids=rows["encoder_token_type_ids"],
         train=False,
     )
     vectors = pool(hidden, segment_ids, rows["sequence_start_positions"], pooling)
+    if PROJECTION in params:
+        vectors = project(params[PROJECTION], vectors)
     return normalized(vectors) if normalize else vectors
 
 
@@ -196,10 +229,13 @@ def open_embedder(
     Raises:
       UserError: the folder has no such encoder, or as `Embedder.create`.
     """
-    found = read_network(path, step=step, network=network, average=average)
-    if found.config.kind != ENCODER:
-        fix = (
-            "its encoder alone is --network=encoder" if found.config.kind == ENCODER_DECODER else "name the folder of an encoder"
-        )
-        raise UserError(f"{path} holds {DESCRIPTIONS[found.config.kind]}, and embeddings of texts are an encoder's: {fix}")
-    return Embedder.create(found.config, divided(found.params), found.vocabulary, found.embedding, **settings)
+    return create_embedder(path, read_network(path, step=step, network=network, average=average), **settings)
+
+
+def create_embedder(path: str | Path, network: Network, **settings: Any) -> Embedder:
+    """Create the embedder of a network of a folder; arguments and errors are those of `open_embedder`."""
+    kind = network.config.kind
+    if kind != ENCODER:
+        fix = "its encoder alone is --network=encoder" if kind == ENCODER_DECODER else "name the folder of an encoder"
+        raise UserError(f"{path} holds {DESCRIPTIONS[kind]}, and embeddings of texts are an encoder's: {fix}")
+    return Embedder.create(network.config, divided(network.params), network.vocabulary, network.embedding, **settings)

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from bertfam.corruption.skip_grams import SkipGrams
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.rows.batches import BatchSource
 from bertfam.data.text_data import TextData
@@ -44,7 +45,14 @@ def training_counts(data: TextData, cache: TokenCache, tokens: TokenIds, length:
     return counts
 
 
-def baselines(source: BatchSource, steps: int, batch_size: int, counts: np.ndarray) -> dict[str, float]:
+def word_scores(data: TextData, counts: np.ndarray, tokens: TokenIds) -> np.ndarray | None:
+    """Return the best scores of words without their centres, by their counts in training; None for rows without negatives."""
+    return data.corruption.fit(lambda: counts).word_scores(tokens) if isinstance(data.corruption, SkipGrams) else None
+
+
+def baselines(
+    source: BatchSource, steps: int, batch_size: int, counts: np.ndarray, scores_of_words: np.ndarray | None = None
+) -> dict[str, float]:
     """Score predictors that see no context, on the masks of the first `steps` batches.
 
     Args:
@@ -52,19 +60,22 @@ def baselines(source: BatchSource, steps: int, batch_size: int, counts: np.ndarr
       steps: how many.
       batch_size: rows a batch.
       counts: int64[vocabulary], the targets of training.
+      scores_of_words: those of `word_scores`; required if rows have negatives.
 
     Returns:
       `unigram_loss`, nats a target token of the training frequencies with one added to each count; `most_frequent_accuracy`, of
       always predicting the commonest token, both at masked tokens or a decoder's targets; the same with `sbo_` before it at the
       tokens of spans that have text on both sides, and with `shuffled_` at shuffled tokens, where rows have such;
       `shuffled_unmoved_accuracy`, of predicting each of these where it stands; where rows have labels of sentence pairs, such as
-      `nsp_majority_accuracy`, of always predicting the commonest.
+      `nsp_majority_accuracy`, of always predicting the commonest; and where rows have negatives, `skip_gram_unigram_loss`, of the
+      scores of words without their centres.
     """
     log_probability = np.log((counts + 1) / (counts.sum() + len(counts)))
     best = int(np.argmax(counts))
     # By what stands before the names: the sums of losses, hits and weights.
     of_tokens = {prefix: np.zeros(3) for prefix in ("", "sbo_", "shuffled_")}
     unmoved = 0.0
+    of_pairs = np.zeros(2)  # loss and weight
     labels = {sentences: np.zeros(len(sentences.classes)) for sentences in SENTENCES.values()}
     for step in range(steps):
         rows = source.rows(step, 0, batch_size)
@@ -76,6 +87,12 @@ def baselines(source: BatchSource, steps: int, batch_size: int, counts: np.ndarr
         for prefix, weight in weights.items():
             values = np.stack([-log_probability[targets], targets == best, np.ones(targets.shape)])
             of_tokens[prefix] += np.sum(values * weight.astype(np.float64), axis=(1, 2))
+        if "noise_tokens" in rows:
+            assert scores_of_words is not None, "rows have negatives"
+            used = rows["masked_loss_weights"] > 0
+            losses = np.logaddexp(0, -scores_of_words[targets[used]]).sum()
+            losses += np.logaddexp(0, scores_of_words[rows["noise_tokens"][used]]).sum()
+            of_pairs += losses, used.sum()
         if shuffled.any():
             seen = np.take_along_axis(rows["encoder_input_tokens"], rows["masked_positions"], axis=1)
             unmoved += float(np.sum((seen == targets) * shuffled))
@@ -88,5 +105,7 @@ def baselines(source: BatchSource, steps: int, batch_size: int, counts: np.ndarr
             scores |= {f"{prefix}unigram_loss": float(loss / weight), f"{prefix}most_frequent_accuracy": float(hits / weight)}
     if of_shuffled := of_tokens["shuffled_"][2]:
         scores["shuffled_unmoved_accuracy"] = unmoved / float(of_shuffled)
+    if of_pairs[1]:
+        scores["skip_gram_unigram_loss"] = float(of_pairs[0] / of_pairs[1])
     given = {sentences.term: sums for sentences, sums in labels.items() if sums.any()}
     return scores | {f"{term}_majority_accuracy": float(sums.max() / sums.sum()) for term, sums in given.items()}

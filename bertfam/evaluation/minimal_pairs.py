@@ -5,7 +5,7 @@ import lzma
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from pathlib import Path, PurePosixPath
@@ -27,16 +27,18 @@ _ZIP_ERRORS = (
     OverflowError, ValueError,  # a position in the file is impossible
 )  # fmt: skip
 _SENTENCES = ("sentence_good", "sentence_bad")
+_PHENOMENON = "linguistics_term"
 # Sentences and where each is from, for messages -> their scores float64[sentences].
 Score = Callable[[Sequence[str], Sequence[str]], np.ndarray]
 
 
 class Pair(NamedTuple):
-    """Pair of sentences, with its file and line."""
+    """Pair of sentences, with its file and line, and the phenomenon that it is about, "" if its line names none."""
 
     good: str
     bad: str
     where: str
+    phenomenon: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,20 @@ def read_pairs(path: Path, limit: int | None = None) -> dict[str, list[Pair]]:
     # Folders are part of the names only where they distinguish files.
     short = {name: name.rpartition("/")[2] for name in found}
     return {short[name]: pairs for name, pairs in found.items()} if len(set(short.values())) == len(short) else found
+
+
+def by_phenomenon(files: Mapping[str, Sequence[Pair]], accuracies: Mapping[str, float]) -> dict[str, float]:
+    """Return the mean accuracy of the files of each phenomenon, as the paper has it, in the order of the names.
+
+    Args:
+      files: pairs by file; a file is of the phenomenon of its first pair.
+      accuracies: accuracy of each file.
+    """
+    grouped: dict[str, list[float]] = {}
+    for name, pairs in files.items():
+        if pairs[0].phenomenon:
+            grouped.setdefault(pairs[0].phenomenon, []).append(accuracies[name])
+    return {phenomenon: float(np.mean(grouped[phenomenon])) for phenomenon in sorted(grouped)}
 
 
 def compare(pairs: Sequence[Pair], score: Score) -> PairCounts:
@@ -187,4 +203,7 @@ def _pairs(name: str, lines: Iterator[bytes]) -> Iterator[Pair]:
             if not (isinstance(sentence, str) and sentence.strip()):
                 raise UserError(f'{where} has no text as "{key}": each line must have {" and ".join(_SENTENCES)}')
         good, bad = sentences
-        yield Pair(replace_invalid(good), replace_invalid(bad), where)
+        phenomenon = content.get(_PHENOMENON)
+        yield Pair(
+            replace_invalid(good), replace_invalid(bad), where, printable(phenomenon) if isinstance(phenomenon, str) else ""
+        )

@@ -1,25 +1,35 @@
 """Sentence scores: a decoder's log-probability, or a pseudo-log-likelihood."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from tqdm import tqdm
 
 from bertfam.api import LanguageModel, Model
 from bertfam.call_arguments import describe
 from bertfam.data.vocabularies import Vocabulary
+from bertfam.decoding.hidden_tokens import (
+    CausalPredictor,
+    DenoisingPredictor,
+    HiddenTokens,
+    MaskedPredictor,
+    TokenPredictor,
+    predict,
+)
 from bertfam.errors import UserError
 from bertfam.evaluation.minimal_pairs import Score
 from bertfam.kernels.chunked_cross_entropy import VocabularyLoss, token_scores
 from bertfam.layers.execution import Execution
-from bertfam.models.language_model import encode, head_weights, word_embeddings
+from bertfam.models.language_model import head_weights, word_embeddings
 from bertfam.models.network import Kind
 
 # Rows are padded to a multiple of this, and batches to so many of them, so that few shapes are compiled.
 _MULTIPLE = 16
 _ROWS = 256
+_PROGRESS: Mapping[str, Any] = {"desc": "sentences", "unit": " batches", "disable": None, "leave": False}
 
 
 class Scorer(NamedTuple):
@@ -29,34 +39,22 @@ class Scorer(NamedTuple):
     description: str
 
 
-class _Rows(NamedTuple):
-    """Rows of one sentence each, or of one sentence with one token hidden.
-
-    Attributes:
-      sentence: index of the sentence of each row.
-      tokens: tokens of each row.
-      place: place of the hidden token; 0 if none is hidden.
-    """
-
-    sentence: list[int]
-    tokens: list[np.ndarray]
-    place: list[int]
-
-
-def scorer(networks: Mapping[str, Model | LanguageModel]) -> Scorer:
+def scorer(networks: Mapping[str, Model | LanguageModel], *, within_word: bool = False) -> Scorer:
     """Create the scorer of the first network that supports it: a causal LM, an encoder-decoder, or an encoder with an MLM head.
+
+    Args:
+      networks: the networks of `bertfam.api.load_networks`.
+      within_word: see `pseudo`.
 
     Raises:
       UserError: none can, or one model is given in place of the networks by name.
     """
-    if not isinstance(networks, Mapping):
-        raise UserError(f"networks must be models by name, as of load_networks, not {describe(networks)}")
-    for model in networks.values():
-        if isinstance(model, LanguageModel):
-            return _SCORERS[model.config.kind](model)
-        if isinstance(model, Model) and "mlm_head" in model.params:
-            return masked(model)
-    raise UserError("the model has no masked-language-model head, so it gives sentences no score; give one that has")
+    predictor = token_predictor(networks)
+    if predictor.sees_behind:
+        return pseudo(predictor, within_word=within_word)
+    if within_word:
+        raise UserError("--within_word is of pseudo-log-likelihoods, and a causal LM has a log-probability: leave it out")
+    return causal(next(model for model in networks.values() if isinstance(model, LanguageModel)))
 
 
 def causal(model: LanguageModel) -> Scorer:
@@ -86,93 +84,92 @@ def causal(model: LanguageModel) -> Scorer:
 
     def score(sentences: Sequence[str], where: Sequence[str]) -> np.ndarray:
         encoded = _encoded(model.vocabulary, sentences, where, (start,), (), most)
-        rows = _Rows(list(range(len(encoded))), encoded, [0] * len(encoded))
-        return _summed(rows, len(encoded), most, lambda tokens, lengths, _: scores(model.params, tokens, lengths))
+        sums = np.zeros(len(encoded))
+        with jax.default_matmul_precision("highest"):
+            for chosen, length in tqdm(list(_batches([len(tokens) for tokens in encoded], most)), **_PROGRESS):
+                tokens, lengths = np.zeros((_ROWS, length), np.int32), np.ones(_ROWS, np.int32)
+                for row, number in enumerate(chosen):
+                    lengths[row] = len(encoded[number])
+                    tokens[row, : lengths[row]] = encoded[number]
+                sums[chosen] = np.asarray(scores(model.params, tokens, lengths), np.float64)[: len(chosen)]
+        if np.isnan(sums).any():
+            raise UserError("the model's logits are not numbers, so it scores no sentence: did its training diverge?")
+        return sums
 
     return Scorer(score, f"log-probability after {model.vocabulary.pieces([start])[0]}")
 
 
-def masked(model: Model) -> Scorer:
+def pseudo(predictor: TokenPredictor, *, within_word: bool = False) -> Scorer:
     """Create a scorer by pseudo-log-likelihood (Salazar et al. 2020, equation 1).
 
-    It is the sum over tokens of log p(token | all others), with the token masked.
+    It is the sum over tokens of log p(token | all others), with the token hidden.
+
+    Args:
+      predictor: a model that sees what is behind a hidden token.
+      within_word: hide with each token those behind it in the same word too, so that rare words of several pieces have no
+        inflated scores (Kauf and Ivanova 2023, PLL-word-l2r).
 
     Raises:
-      UserError: the vocabulary has no mask token.
+      UserError: with `within_word`, the vocabulary does not mark the pieces that begin a word.
     """
-    ids = model.vocabulary.token_ids
-    mask = ids.require("mask", "a pseudo-log-likelihood")
-    before, behind = ((), ()) if ids.cls is None else ((ids.cls,), (ids.require("sep", "a row with [CLS]"),))
-
-    @jax.jit
-    def of_targets(logits: jax.Array, targets: jax.Array) -> jax.Array:
-        return jnp.take_along_axis(jax.nn.log_softmax(logits[:, 0]), targets[:, None], axis=1)[:, 0]
-
-    def scores(tokens: np.ndarray, lengths: np.ndarray, place: np.ndarray) -> jax.Array:
-        row = np.arange(len(tokens))
-        hidden = tokens.copy()
-        hidden[row, place] = mask
-        segments = (np.arange(tokens.shape[1]) < lengths[:, None]).astype(np.int32)
-        found = model.apply(hidden, segment_ids=segments, masked_positions=place[:, None])
-        return of_targets(found["mlm_logits"], tokens[row, place])
+    starts = predictor.vocabulary.token_ids.starts_word
+    if within_word and len(starts) != predictor.vocabulary.size:
+        raise UserError("the vocabulary does not mark the pieces that begin a word; leave --within_word out")
 
     def score(sentences: Sequence[str], where: Sequence[str]) -> np.ndarray:
-        encoded = _encoded(model.vocabulary, sentences, where, before, behind, model.config.max_length)
-        rows = _hidden_one_by_one(encoded, len(before), len(behind))
-        return _summed(rows, len(encoded), model.config.max_length, scores)
+        encoded = encoded_rows(predictor, sentences, where)
+        owners, rows = list[int](), list[HiddenTokens]()
+        for number, tokens in enumerate(encoded):
+            first, end = len(predictor.before), len(tokens) - len(predictor.behind)
+            is_start = np.append(starts[tokens[first:end]] if within_word else np.ones(end - first, bool), True)
+            ends = first + np.flatnonzero(is_start)
+            for place in range(first, end):
+                hidden = np.arange(place, ends[np.searchsorted(ends, place, side="right")])
+                rows.append(HiddenTokens(tokens, hidden, 1))
+                owners.append(number)
+        return summed(predictor, rows, owners, len(encoded))
 
-    return Scorer(score, "pseudo-log-likelihood, each token masked in turn")
+    hidden = "with the later pieces of its word" if within_word else "in turn"
+    return Scorer(score, f"pseudo-log-likelihood, each token {predictor.description} {hidden}")
 
 
-def denoised(model: LanguageModel) -> Scorer:
-    """Create a scorer by the pseudo-log-likelihood of an encoder-decoder (Salazar et al. 2020, equation 1).
+def summed(predictor: TokenPredictor, rows: Sequence[HiddenTokens], owners: Sequence[int], count: int) -> np.ndarray:
+    """Sum the log-probabilities of the predicted tokens of each owner's rows: float64[count]."""
+    found = predict(predictor, rows, batch_size=_ROWS, progress="hidden tokens").log_probabilities.sum(axis=1)
+    if np.isnan(found).any():
+        raise UserError("the model's logits are not numbers, so it scores no sentence: did its training diverge?")
+    return np.bincount(owners, found, count)
 
-    It is the sum over tokens of log p(token | all others). The first sentinel replaces the token in the input, and the decoder,
-    whose input ends with that sentinel, predicts the token (Raffel et al. 2020, figure 2).
+
+def token_predictor(networks: Mapping[str, Model | LanguageModel]) -> TokenPredictor:
+    """Create the predictor of hidden tokens by the first network that supports it, as `scorer` does.
 
     Raises:
-      UserError: the vocabulary has no sentinels.
+      UserError: none can, or one model is given in place of the networks by name.
     """
-    config, ids = model.config, model.vocabulary.token_ids
-    if not ids.sentinels or model.ends.start is None:
-        raise UserError(
-            "the model writes one text in answer to another, and its vocabulary has no sentinel, such as T5's, that could hide a "
-            "token of a sentence: give one that has, a decoder, or a masked language model"
-        )
-    sentinel, start, end = ids.sentinels[0], model.ends.start, ids.end_of_text("a pseudo-log-likelihood")
-    settings = VocabularyLoss(config.require_vocab_size)
-    decoder: Any = config.decoder(Execution())
-
-    @jax.jit
-    def of_targets(params: Any, tokens: jax.Array, lengths: jax.Array, place: jax.Array) -> jax.Array:
-        places = jnp.arange(tokens.shape[1])
-        segments = (places < lengths[:, None]).astype(jnp.int32)
-        is_target = places == place[:, None]
-        encoded, _ = encode(config, params, jnp.where(is_target, sentinel, tokens), segments)
-        written = jnp.broadcast_to(jnp.array([start, sentinel]), (len(tokens), 2))
-        row: dict[str, Any] = {"segment_ids": jnp.ones_like(written), "positions": None, "train": False}
-        row |= {"encoded": encoded, "encoded_segment_ids": segments}
-        hidden, _ = decoder.apply({"params": params["decoder"]}, word_embeddings(params), written, **row)
-        head = head_weights(config, params)
-        targets = jnp.sum(jnp.where(is_target, tokens, 0), axis=1, keepdims=True)
-        found = token_scores(hidden[:, 1:] * head.scale, head.kernel, head.bias, targets, settings)
-        return found.log_probabilities[:, 0]
-
-    def score(sentences: Sequence[str], where: Sequence[str]) -> np.ndarray:
-        encoded = _encoded(model.vocabulary, sentences, where, (), (end,), config.max_length)
-        rows = _hidden_one_by_one(encoded, 0, 1)
-        return _summed(rows, len(encoded), config.max_length, lambda *batch: of_targets(model.params, *batch))
-
-    return Scorer(score, "pseudo-log-likelihood, each token behind a sentinel in turn")
+    if not isinstance(networks, Mapping):
+        raise UserError(f"networks must be models by name, as of load_networks, not {describe(networks)}")
+    for model in networks.values():
+        if isinstance(model, LanguageModel):
+            return _PREDICTORS[model.config.kind](model)
+        if isinstance(model, Model) and "mlm_head" in model.params:
+            return MaskedPredictor(cast(Any, model))
+    raise UserError("the model has no masked-language-model head, so it gives sentences no score; give one that has")
 
 
-_SCORERS: Mapping[Kind, Callable[[LanguageModel], Scorer]] = {"decoder": causal, "encoder_decoder": denoised}
+_PREDICTORS: Mapping[Kind, Callable[[LanguageModel], TokenPredictor]] = {
+    "decoder": CausalPredictor,
+    "encoder_decoder": DenoisingPredictor,
+}
 
 
-def _hidden_one_by_one(encoded: Sequence[np.ndarray], before: int, behind: int) -> _Rows:
-    """Create a row for each token of each sentence, except the frame of `before` and `behind` tokens."""
-    hidden = [(number, tokens, place) for number, tokens in enumerate(encoded) for place in range(before, len(tokens) - behind)]
-    return _Rows(*map(list, zip(*hidden, strict=True)))
+def encoded_rows(predictor: TokenPredictor, sentences: Sequence[str], where: Sequence[str]) -> list[np.ndarray]:
+    """Encode sentences with the control tokens around them: int32[length] each.
+
+    Raises:
+      UserError: a sentence has no token, or more than the model reads; it names the place of the sentence in `where`.
+    """
+    return _encoded(predictor.vocabulary, sentences, where, predictor.before, predictor.behind, predictor.max_length)
 
 
 def _encoded(
@@ -193,27 +190,6 @@ def _encoded(
             raise UserError(f"{place}: a sentence has {len(tokens)} tokens and the model reads at most {most}; take it out")
         found.append(tokens)
     return found
-
-
-def _summed(
-    rows: _Rows, count: int, most: int | None, scores: Callable[[np.ndarray, np.ndarray, np.ndarray], jax.Array]
-) -> np.ndarray:
-    """Sum the scores of each sentence's rows of at most `most` tokens: float64[count].
-
-    `scores`: (tokens int32[rows, length], their lengths int32[rows], place int32[rows]) -> float32[rows].
-    """
-    sums = np.zeros(count)
-    with jax.default_matmul_precision("highest"):
-        for picked, length in _batches([len(tokens) for tokens in rows.tokens], most):
-            tokens, lengths, place = np.zeros((_ROWS, length), np.int32), np.ones(_ROWS, np.int32), np.zeros(_ROWS, np.int32)
-            for row, number in enumerate(picked):
-                lengths[row], place[row] = len(rows.tokens[number]), rows.place[number]
-                tokens[row, : lengths[row]] = rows.tokens[number]
-            found = np.asarray(scores(tokens, lengths, place), np.float64)[: len(picked)]
-            if np.isnan(found).any():
-                raise UserError("the model's logits are not numbers, so it scores no sentence: did its training diverge?")
-            np.add.at(sums, [rows.sentence[number] for number in picked], found)
-    return sums
 
 
 def _batches(lengths: Sequence[int], most: int | None) -> Iterator[tuple[np.ndarray, int]]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertfam.corruption import keys
-from bertfam.data.corpora.labelled.labelled_files import UNKNOWN
+from bertfam.data.corpora.labelled.labelled_corpus import UNKNOWN
 from bertfam.data.rows.labelled.answer_windows import AnswerExamples, AnswerWindows
 from bertfam.data.token_cache.documents import Documents
 from bertfam.data.token_cache.tokenize import tokenise_spans

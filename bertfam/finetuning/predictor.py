@@ -13,8 +13,8 @@ import numpy as np
 from bertfam.corruption import keys
 from bertfam.corruption.corruption import TextCorruption
 from bertfam.data.corpora.corpus import Corpus
-from bertfam.data.corpora.labelled.labelled_files import UNKNOWN, LabelledFiles
-from bertfam.data.corpora.labelled.target_files import TargetFiles
+from bertfam.data.corpora.labelled.labelled_corpus import UNKNOWN, LabelledCorpus
+from bertfam.data.corpora.labelled.target_corpus import TargetCorpus
 from bertfam.data.rows.labelled.labelled_texts import LabelledExamples, Labels, frame_size
 from bertfam.data.rows.layout import RowLayout
 from bertfam.data.rows.length_batches import WINDOW, computed, length_batches
@@ -45,7 +45,7 @@ class Predictor:
       objective: The objective that it was trained with.
       params: Its parameters.
       vocabulary: Its vocabulary.
-      corpus: The files that it was trained on; None if it was trained on a token cache alone.
+      corpus: The texts that it was trained on; None if it was trained on a token cache alone.
       layout: The layout of its rows.
       length: Tokens of a row.
       step: Step of its checkpoint.
@@ -127,7 +127,7 @@ class Predictor:
         choices = self.objective.head.choices
         if choices > 1:
             count = 1 + choices
-        elif isinstance(self.corpus, LabelledFiles):
+        elif isinstance(self.corpus, LabelledCorpus):
             count = 1 if self.corpus.text_pair is None else 2
         wrong = next((number for number, parts in enumerate(texts) if len(parts) != count), None)
         if wrong is not None or (count > 2 and choices == 1):
@@ -142,9 +142,19 @@ class Predictor:
         return self.length // self.objective.head.choices
 
     def batch_outputs(self, rows: dict[str, np.ndarray], batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Compute the outputs of rows in batches of similar length, each with the indices int64[n] of its rows."""
+        """Compute the outputs of rows in batches of similar length, each with the indices int64[n] of its rows.
+
+        Raises:
+          UserError: If an output is NaN or infinite.
+        """
         batches = length_batches(rows, _READ, batch_size, self.length, self.objective.head.choices)
-        return computed(batches, lambda batch: self._apply(self._divided, batch))
+        for indices, outputs in computed(batches, lambda batch: self._apply(self._divided, batch)):
+            if not np.isfinite(outputs).all():
+                raise UserError(
+                    f"the outputs of step {self.step:,} are NaN or infinite: its training diverged; use an earlier checkpoint "
+                    "(--step), or train at a lower rate (--learning_rate)"
+                )
+            yield indices, outputs
 
     def _rows(
         self, block: Block, bounds: np.ndarray, labels: np.ndarray | None, count: int
@@ -226,7 +236,7 @@ def open_fine_tuned(model_dir: str | Path, step: int | None = None, *, average: 
 def make_predictor(model: TrainedModel) -> Predictor | TargetPredictor | None:
     """Make the predictor of a fine-tuned model; None if the model predicts neither labels nor targets."""
     objective, data, length = model.run.objective, model.run.data, model.run.stages[-1].length
-    if isinstance(data.corpus, TargetFiles):
+    if isinstance(data.corpus, TargetCorpus):
         return target_predictor(model)
     if not isinstance(objective, FineTuning):
         return None

@@ -6,16 +6,21 @@ import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
-from bertfam.data.corpora.labelled.labelled_files import LabelledFiles, name_of, names_of, number_of
+from bertfam.data.corpora.corpus import Corpus
+from bertfam.data.corpora.file_corpus import FileCorpus
+from bertfam.data.corpora.labelled.labelled_corpus import LabelledCorpus, name_of, names_of, number_of
+from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
+from bertfam.data.corpora.labelled.passage_files import PassageFiles
 from bertfam.data.corpora.labelled.question_files import QuestionFiles
 from bertfam.data.corpora.labelled.records import record_format
 from bertfam.data.corpora.labelled.tagged_files import TaggedFiles
-from bertfam.data.corpora.labelled.target_files import TargetFiles
+from bertfam.data.corpora.labelled.target_corpus import TargetCorpus
+from bertfam.data.seqio_tasks.labelled_tasks import TaskRecords
 from bertfam.errors import UserError
 from bertfam.plurals import plural
+from bertfam.retrieval.bm25 import bm25_libraries
 
 _MANY_TEXTS, _MANY_CLASSES = 50, 0.5
 _MANY_WORDS = 60  # of a sentence
@@ -33,12 +38,12 @@ class Survey:
     Attributes:
       corpus: The files; of classes with those of the training texts, in order: whole numbers by value, names by their letters.
       texts: Number of training texts.
-      head: Name of the class of the head that predicts the labels; None of targets, which need no head.
+      head: Name of the class of the head that predicts the labels; None of targets and passages, which need no head.
       head_values: Values of its fields.
       warnings: Warnings about the classes.
     """
 
-    corpus: LabelledFiles | TaggedFiles | QuestionFiles | TargetFiles
+    corpus: LabelledCorpus | TaggedFiles | QuestionFiles | PassageFiles | TargetCorpus
     texts: int
     head: str | None
     head_values: dict[str, Any]
@@ -47,37 +52,53 @@ class Survey:
     @property
     def choices(self) -> int:
         """Number of choices of a text; 0 if it has none."""
-        return len(self.corpus.classes) if isinstance(self.corpus, LabelledFiles) and self.corpus.choices else 0
+        return len(self.corpus.classes) if isinstance(self.corpus, LabelledCorpus) and self.corpus.choices else 0
 
 
-def survey(corpus: LabelledFiles | TaggedFiles | QuestionFiles | TargetFiles) -> Survey:
+def survey(corpus: LabelledCorpus | TaggedFiles | QuestionFiles | PassageFiles | TargetCorpus) -> Survey:
     """Read all files, so that every mistake in them is found before anything is written.
 
     Raises:
       UserError: If a file cannot be read, or has a text or a label that is not of the stated kind.
     """
-    if isinstance(corpus, TargetFiles):
+    if isinstance(corpus, TargetCorpus):
         found = Survey(corpus, 0, None, {})
+    elif isinstance(corpus, PassageFiles):
+        found = _survey_passages(corpus)
     else:
         found = _survey_questions(corpus) if isinstance(corpus, QuestionFiles) else _survey_classes(corpus)
+    # Hard negatives take long to mine, and change neither the number of texts nor their splits.
+    read = found.corpus
+    read = dataclasses.replace(read, hard_negatives=0) if isinstance(read, PassageFiles) else read
     texts, hashes = 0, set[int]()
-    for lines in found.corpus.texts("train"):
+    for lines in read.texts("train"):
         texts += 1
         if len(hashes) < _MOST_COMPARED:
             hashes.add(_hash_of(lines))
     if not texts:
-        path = corpus.files("train")[0]
-        raise UserError(f"{path}: all texts are held out; give --validation files, or more")
+        raise UserError(f"{_source(corpus, 'train')}: all texts are held out; give --validation files, or more")
     warnings = [*found.warnings]
-    if corpus.validation:
-        counts = Counter(_hash_of(lines) in hashes for lines in found.corpus.texts("validation"))
+    if held_out := _source(corpus, "validation"):
+        counts = Counter(_hash_of(lines) in hashes for lines in read.texts("validation"))
         if counts[True]:
             are = "is a training text" if counts[True] == 1 else "are training texts"
             warnings.append(
-                f"{corpus.validation[0]}: {counts[True]:,} of the {plural(counts.total(), 'held-out text')} {are} too, so scores "
+                f"{held_out}: {counts[True]:,} of the {plural(counts.total(), 'held-out text')} {are} too, so scores "
                 "are better than those of new texts; remove such texts from one of the files"
             )
     return dataclasses.replace(found, texts=texts, warnings=warnings)
+
+
+def _with_classes(corpus: LabelledCorpus | TaggedFiles, classes: tuple[str, ...]) -> LabelledCorpus | TaggedFiles:
+    return dataclasses.replace(corpus, classes=classes)  # type: ignore[type-var]  # subclasses are dataclasses
+
+
+def _source(corpus: Corpus, split: str) -> str:
+    """Return the first files, or the task, of a split; "" if it has none of its own."""
+    if isinstance(corpus, TaskRecords):
+        return f"--task={corpus.task.name}" if split == "train" or corpus.task.has_validation else ""
+    assert isinstance(corpus, FileCorpus)
+    return ", ".join(map(str, corpus.files(split)[:3])) if split == "train" or corpus.validation else ""
 
 
 def _hash_of(lines: Sequence[str]) -> int:
@@ -92,16 +113,25 @@ def _survey_questions(corpus: QuestionFiles) -> Survey:
     return Survey(corpus, 0, "SpanExtraction", {"has_no_answer": any(question.is_impossible for question in training)})
 
 
-def _survey_classes(corpus: LabelledFiles | TaggedFiles) -> Survey:
+def _survey_passages(corpus: PassageFiles) -> Survey:
+    training = [question for path in corpus.files("train") for question in corpus.questions(path)]
+    if not training:
+        raise UserError(f"{corpus.files('train')[0]}: no questions with an answer")
+    if corpus.hard_negatives and any(question.negatives is None for question in training):
+        bm25_libraries()  # one is missing at once, or never
+    return Survey(corpus, 0, None, {})
+
+
+def _survey_classes(corpus: LabelledCorpus | TaggedFiles) -> Survey:
     counts, example, inspection, sizes = Counter[str](), "", _TextInspection(), dict[int, str]()
     most, sentences = 0, dict[str, list[int]]()  # classes of a text; words of each sentence, by file
     numbers: set[float] = set()  # one or two of the labels
-    for where, texts, label in chain.from_iterable(map(corpus.records, corpus.files("train"))):
+    for where, texts, label in corpus.training_records():
         counts.update(names := _names(corpus, label, where))
         example, most = example or where, max(most, len(names))
         if isinstance(corpus, TaggedFiles):
             sentences.setdefault(where.rpartition(":")[0], []).append(len(names))
-        if isinstance(corpus, LabelledFiles):
+        if isinstance(corpus, LabelledCorpus):
             inspection.add(corpus, where, texts, label)
             if corpus.kind == "number" and len(numbers) < 2:
                 numbers.add(number_of(label, where))
@@ -109,12 +139,12 @@ def _survey_classes(corpus: LabelledFiles | TaggedFiles) -> Survey:
                 sizes.setdefault(len(texts) - 1, where)
     inspection.check_empty()
     if not example:
-        raise UserError(f"{', '.join(map(str, corpus.files('train')[:3]))}: no records")
+        raise UserError(f"{_source(corpus, 'train')}: no records")
     warnings = inspection.warnings()
-    if isinstance(corpus, LabelledFiles) and corpus.choices:
+    if isinstance(corpus, LabelledCorpus) and corpus.choices:
         choices = _choice_names(counts, sizes, example)
-        return Survey(dataclasses.replace(corpus, classes=choices), 0, "MultipleChoice", {"classes": choices}, warnings)
-    if isinstance(corpus, LabelledFiles) and corpus.kind == "number":
+        return Survey(_with_classes(corpus, choices), 0, "MultipleChoice", {"classes": choices}, warnings)
+    if isinstance(corpus, LabelledCorpus) and corpus.kind == "number":
         if len(numbers) < 2:
             raise UserError(
                 f"{example.rpartition(':')[0]}: all labels are {numbers.pop():g}; a regression needs at least two values"
@@ -127,7 +157,7 @@ def _survey_classes(corpus: LabelledFiles | TaggedFiles) -> Survey:
         warnings += [
             f"no blank line ends a sentence in {path}, so its {words[0]:,} words are one: put one after each sentence"
             for path, words in sentences.items()
-            if len(words) == 1 and words[0] > _MANY_WORDS and not corpus.is_json(path)
+            if len(words) == 1 and words[0] > _MANY_WORDS and not corpus.has_lists(path)
         ]
     elif kind == "class":
         _check_classes(counts, example)
@@ -135,7 +165,7 @@ def _survey_classes(corpus: LabelledFiles | TaggedFiles) -> Survey:
     elif most < 2:
         warnings += _separator_warnings(counts, example)
     classes = tuple(sorted(counts, key=_by_value(counts)))
-    return Survey(dataclasses.replace(corpus, classes=classes), 0, _HEADS[kind], {"classes": classes}, warnings)
+    return Survey(_with_classes(corpus, classes), 0, _HEADS[kind], {"classes": classes}, warnings)
 
 
 def _choice_names(counts: Counter[str], sizes: Mapping[int, str], example: str) -> tuple[str, ...]:
@@ -178,11 +208,12 @@ class _TextInspection:
     labels: dict[int, int] = dataclasses.field(default_factory=dict)
     disputed: list[str] = dataclasses.field(default_factory=list)
 
-    def add(self, corpus: LabelledFiles, where: str, texts: Sequence[str], label: Any) -> None:
+    def add(self, corpus: LabelledCorpus, where: str, texts: Sequence[str], label: Any) -> None:
         """Inspect the texts of a record."""
         if column := corpus.empty_column(texts):
             self.empty.append((where, column))
-        is_tsv = (corpus.input_format or record_format(where.rpartition(":")[0])) == "tsv"
+        path = where.rpartition(":")[0]
+        is_tsv = isinstance(corpus, LabelledFiles) and (corpus.input_format or record_format(path)) == "tsv"
         if is_tsv and not self.quoted and any(map(_is_quoted, texts)):
             self.quoted = where
         text, own = hash(tuple(texts)), hash(str(label).strip())
@@ -220,7 +251,7 @@ def _is_quoted(text: str) -> bool:
     return len(text) > 2 and text[0] == text[-1] == '"' and '""' in inner and '"' not in inner.replace('""', "")
 
 
-def _names(corpus: LabelledFiles | TaggedFiles, label: Any, where: str) -> list[str]:
+def _names(corpus: LabelledCorpus | TaggedFiles, label: Any, where: str) -> list[str]:
     """Return the names of the classes of a label, none of a number; raise UserError if it is not of the stated kind."""
     if isinstance(corpus, TaggedFiles):
         return list(label)
@@ -257,7 +288,7 @@ def _check_classes(counts: Counter[str], example: str) -> None:
         )
 
 
-def _class_warnings(counts: Counter[str], corpus: LabelledFiles, example: str) -> list[str]:
+def _class_warnings(counts: Counter[str], corpus: LabelledCorpus, example: str) -> list[str]:
     """Return warnings about classes that are probably none, one line each.
 
     Args:
@@ -275,7 +306,8 @@ def _class_warnings(counts: Counter[str], corpus: LabelledFiles, example: str) -
             "them if that is meant"
         )
     first = next(iter(counts))
-    if not corpus.header and counts[first] == 1 and min(counts[name] for name in counts if name != first) > 1:
+    has_no_header = isinstance(corpus, LabelledFiles) and not corpus.header
+    if has_no_header and counts[first] == 1 and min(counts[name] for name in counts if name != first) > 1:
         lines.append(
             f"{example}: only the first line has the label {first!r}; if it is a header, leave --no_header out, and name the "
             "columns as it does"

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from bertfam.corruption import keys
-from bertfam.data.corpora.labelled.target_files import TargetFiles
+from bertfam.data.corpora.labelled.target_corpus import TargetCorpus
 from bertfam.data.text_data import TextData
 from bertfam.data.token_cache.documents import Documents
 from bertfam.data.vocabularies import Vocabulary
@@ -34,7 +34,7 @@ class TargetPredictor:
       params: Its parameters, see `bertfam.models.language_model`.
       vocabulary: Its vocabulary.
       ends: Tokens that begin and end its texts.
-      corpus: The files that it was trained on.
+      corpus: The texts that it was trained on.
       data: The data of its run, which makes the rows.
       length: Tokens of a row.
       step: Step of its checkpoint.
@@ -45,7 +45,7 @@ class TargetPredictor:
     params: Any
     vocabulary: Vocabulary
     ends: Ends
-    corpus: TargetFiles
+    corpus: TargetCorpus
     data: TextData
     length: int
     step: int
@@ -65,7 +65,7 @@ class TargetPredictor:
         """Generate the target of each text, from the tokens that the rows of training have; its `text` is the target alone.
 
         Args:
-          texts: The texts, as `TargetFiles.records` has them.
+          texts: The texts, as `TargetCorpus.interpret` has them.
           strategy: See `bertfam.decoding.generate.generate`.
           batch_size: Texts at a time.
         """
@@ -97,10 +97,10 @@ class TargetPredictor:
 
 
 def target_predictor(opened: TrainedModel) -> TargetPredictor:
-    """Return the predictor of a trained model whose corpus are `TargetFiles`."""
+    """Return the predictor of a trained model whose corpus has targets."""
     run, vocabulary = opened.run, opened.vocabulary
     model, corpus = run.objective.model, run.data.corpus
-    assert isinstance(corpus, TargetFiles)
+    assert isinstance(corpus, TargetCorpus)
     data = dataclasses.replace(run.data, pairs=run.data.pairs.unpacked)
     ends = end_tokens(model, vocabulary.token_ids)
     return TargetPredictor(model, opened.params, vocabulary, ends, corpus, data, run.stages[-1].length, opened.step)

@@ -13,6 +13,7 @@ from bertfam.storage.buckets import is_remote
 from bertfam.storage.paths import missing_folder, to_path
 
 RECORD = "files.json"  # of the files that a run has written, see `bertfam.training.integrity.model_dir_files`
+_TOWERS = ("query", "passage")  # networks of a dual encoder
 _RUN = ("cache", "checkpoints", "compilations", "plugins", "vocab", "wandb")  # folders that a run makes in its MODEL_DIR
 
 
@@ -20,6 +21,12 @@ def is_huggingface(path: str | Path) -> bool:
     """Return whether a folder is a Hugging Face folder, and no MODEL_DIR."""
     folder = to_path(path)
     return not (folder / "config.gin").is_file() and (folder / "config.json").is_file()
+
+
+def huggingface_towers(path: str | Path) -> dict[str, Path]:
+    """Return the Hugging Face folders of queries and passages in a folder, such as `bertfam export` writes; {} without both."""
+    folders = {name: to_path(path) / name for name in _TOWERS}
+    return folders if not is_huggingface(path) and all(map(is_huggingface, folders.values())) else {}
 
 
 def check_is_model(folder: str | Path) -> None:

@@ -20,9 +20,9 @@ from bertfam.decoding.end_tokens import end_tokens
 from bertfam.decoding.prompts import prompt_format
 from bertfam.errors import UserError, warn_once
 from bertfam.interop.folders import model_folders_in
-from bertfam.interop.safetensors import SINGLE, StoredTensor, open_tensors, write_tensors
-from bertfam.models import families
-from bertfam.models.mapping import CLASSIFIER, CLASSIFIERS, Entry, Family, LanguageModelFamily
+from bertfam.interop.safetensors import INDEX, SINGLE, StoredTensor, open_tensors, write_tensors
+from bertfam.models import families, pruning
+from bertfam.models.mapping import CLASSIFIER, CLASSIFIERS, Entry, Family, LanguageModelFamily, Wrapper
 from bertfam.storage.files import check_unused, new_folder
 from bertfam.storage.paths import check_whole, local, missing_folder, to_path
 from bertfam.storage.untrusted import read_json, shown
@@ -37,6 +37,8 @@ def _tables(modules: Iterable[families.FamilyModule]) -> dict[str, Family]:
 FAMILIES = _tables(families.FAMILIES)  # of the package
 DTYPES = ("float32", "bfloat16")
 _MAX_LAYERS = 10_000
+_ADAPTER = "adapter_config.json"
+_MERGE = "is an adapter, without its model; merge both (in peft: model.merge_and_unload().save_pretrained(DIR))"
 _LOOKED_UP = ("pad_token_id", "decoder_start_token_id")  # in the embedding table, by transformers' classes
 
 
@@ -105,8 +107,8 @@ def _meant(folder: Path) -> str:
     """Return what to do about a path that is no Hugging Face folder."""
     if (folder.parent / "config.json").is_file():
         return f"name the folder, {folder.parent}"
-    if (folder / "adapter_config.json").is_file():
-        return f"{folder} is an adapter; merge it into its model (in peft: model.merge_and_unload().save_pretrained(DIR))"
+    if (folder / _ADAPTER).is_file():
+        return f"{folder} {_MERGE}"
     if folder.is_file():
         return f"{folder} is a file: name a folder, after unpacking it if it is an archive"
     return model_folders_in(folder) or missing_folder(folder) or f"is {folder} a Hugging Face folder?"
@@ -115,6 +117,8 @@ def _meant(folder: Path) -> str:
 def _open(folder: Path) -> _Opened:
     check_whole(folder)
     path = folder / "config.json"
+    if (folder / _ADAPTER).is_file() and not any((folder / name).exists() for name in (SINGLE, INDEX)):
+        raise UserError(f"{folder} {_MERGE}")
     if not path.exists():
         if (folder / "config.gin").is_file():
             raise UserError(f"{folder} is a model folder already (config.gin), and no Hugging Face folder; use it as --model_dir")
@@ -145,7 +149,9 @@ def _open(folder: Path) -> _Opened:
 
 def _family_named(name: Any, path: Path) -> Family:
     """Return the family of config.json's model_type."""
-    known_families = _known_families()
+    own = _known_families()
+    wrapped = {wrapper.model_type: family for family in own.values() for wrapper in family.wrappers}
+    known_families = own | {model_type: family for model_type, family in wrapped.items() if model_type not in own}
     family = known_families.get(name) if isinstance(name, str) else None
     if family is None:
         raise UserError(
@@ -255,6 +261,7 @@ def write(
     dtype: str = "float32",
     tokenizer_files: Iterable[Path] = (),
     extra: Mapping[str, Any] | None = None,
+    wrapper: Wrapper | None = None,
 ) -> str:
     """Write a folder that `from_pretrained` loads without missing or unexpected keys; it is complete or absent.
 
@@ -265,6 +272,7 @@ def write(
       dtype: of the tensors, "float32" or "bfloat16".
       tokenizer_files: copied beside them.
       extra: further values of config.json, such as pad_token_id.
+      wrapper: one of the family's wrappers, in the place of the class with these heads, of which there are none.
 
     Returns:
       the name of the class, such as "BertForPreTraining".
@@ -276,19 +284,55 @@ def write(
     if dtype not in DTYPES:
         raise UserError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
     check_unused(folder)
-    parts = frozenset(params)
-    architecture = family.architectures.get(parts)
-    if architecture is None:
-        raise UserError(f"no {family.model_type} class of transformers has just the parts {', '.join(sorted(parts))}")
-
-    content = family.config_to_huggingface(config) | {"architectures": [architecture], "torch_dtype": dtype}
+    architecture = wrapper.architecture if wrapper else architecture_of(family, params)
+    values = dict(extra or {}) | ({"model_type": wrapper.model_type} if wrapper else {})
     with new_folder(folder) as partial:
-        write_tensors(partial / SINGLE, to_tensors(family, config, _with_unread(family, config, params)), dtype)
+        config, params = _with_all_heads(config, params)
+        write_config(partial, config, architecture, dtype, values)
+        tensors = to_tensors(family, config, _with_unread(family, config, params))
+        if wrapper:
+            tensors = {wrapper.prefix + name: tensor for name, tensor in tensors.items()}
+        write_tensors(partial / SINGLE, tensors, dtype)
         for path in tokenizer_files:
             shutil.copyfile(path, partial / path.name)
-        text = json.dumps(content | dict(extra or {}), indent=2, sort_keys=True)
-        (partial / "config.json").write_text(text + "\n", encoding="utf-8")
     return architecture
+
+
+def architecture_of(family: Family, parts: Collection[str]) -> str:
+    """Return the name of the class with just these parts; raise UserError if there is none."""
+    architecture = family.architectures.get(frozenset(parts))
+    if architecture is None:
+        raise UserError(f"no {family.model_type} class of transformers has just the parts {', '.join(sorted(parts))}")
+    return architecture
+
+
+def write_config(folder: Path, config: Any, architecture: str, dtype: str, extra: Mapping[str, Any] | None) -> None:
+    """Write the config.json of a class, with further values."""
+    content = family_of(config).config_to_huggingface(config) | {"architectures": [architecture], "torch_dtype": dtype}
+    text = json.dumps(content | dict(extra or {}), indent=2, sort_keys=True)
+    (folder / "config.json").write_text(text + "\n", encoding="utf-8")
+
+
+def _with_all_heads(config: Any, params: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+    """Return a model with the heads that were removed from it as heads of zeros, whose outputs are the same.
+
+    Heads in transformers are hidden_size / num_heads wide, so that layers cannot have fewer of the same width.
+
+    Raises:
+      UserError: the width of the heads does not divide that of the hidden states.
+    """
+    width = getattr(config, "head_size", None)
+    if width is None:
+        return config, params
+    if config.hidden_size % width:
+        raise UserError(
+            f"{type(config).__name__}.head_size = {width} does not divide hidden_size = {config.hidden_size}, and transformers "
+            "has no such heads: a model like it cannot be written"
+        )
+    parts, family = frozenset(params) - CLASSIFIERS, family_of(config)
+    config = pruning.with_all_heads(config, config.hidden_size // width)
+    boxed = jax.eval_shape(lambda key: family.init(config, key, parts), jax.random.key(0))
+    return config, pruning.with_zero_heads(boxed, params)
 
 
 def _with_unread(family: Family, config: Any, params: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -350,25 +394,35 @@ def _known_families() -> dict[str, Family]:
 def to_tensors(family: Family, config: Any, params: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Convert a parameter tree to float32 tensors by their names in transformers."""
     flat = traverse_util.flatten_dict(params, sep="/")
-    entries = [entry for entry in family.entries(config) if entry.part in params]
-    left_over = sorted(set(flat) - {entry.ours for entry in entries})
+    named = written_entries(family, config, params)
+    left_over = sorted(set(flat) - {entry.ours for entry, _ in named})
     if left_over:
         raise ValueError(f"no entry of {family.model_type} maps {left_over[0]}")
-    has_head = family.always_prefixed or any(not entry.theirs.startswith(family.prefix) for entry in entries)
     pieces: dict[str, dict[int, np.ndarray]] = {}
     axes: dict[str, int] = {}
-    for entry in entries:
+    for entry, names in named:
         array = np.asarray(jax.device_get(flat[entry.ours]), np.float32)
-        layers, names = array if entry.stacked else array[None], entry.names(config.num_layers)
-        if len(layers) == 1:  # shared, and written for each layer where files have them all
-            layers = np.broadcast_to(layers, (len(names), *layers.shape[1:]))
-        for name, layer in zip(names, layers, strict=True):
-            name = name if has_head else name.removeprefix(family.prefix)
-            if CLASSIFIER in params and entry.part != CLASSIFIER:
-                name = family.classifier_prefix + name
+        for name, layer in zip(names, layers_of(array if entry.stacked else array[None], len(names)), strict=True):
             pieces.setdefault(name, {})[entry.part_of[0]] = entry.to_theirs(layer, config.require_table_rows)
             axes[name] = entry.part_axis
     return {name: np.concatenate([found[place] for place in sorted(found)], axes[name]) for name, found in pieces.items()}
+
+
+def written_entries(family: Family, config: Any, parts: Collection[str]) -> list[tuple[Entry, list[str]]]:
+    """Return the entries of the parts of a model, each with the names of its tensors, one a layer, in their class."""
+    entries = [entry for entry in family.entries(config) if entry.part in parts]
+    has_head = family.always_prefixed or any(not entry.theirs.startswith(family.prefix) for entry in entries)
+    named = []
+    for entry in entries:
+        prefix = family.classifier_prefix if CLASSIFIER in parts and entry.part != CLASSIFIER else ""
+        names = entry.names(config.num_layers)
+        named.append((entry, [prefix + (name if has_head else name.removeprefix(family.prefix)) for name in names]))
+    return named
+
+
+def layers_of(array: np.ndarray, count: int) -> np.ndarray:
+    """Return an array [layers, ...] for `count` layers: one that all layers share is repeated, where files have them all."""
+    return np.broadcast_to(array, (count, *array.shape[1:])) if len(array) == 1 else array
 
 
 @functools.lru_cache(maxsize=16)
@@ -381,6 +435,7 @@ def shapes_of(config: Any, parts: frozenset[str]) -> dict[str, Any]:
 def _with_known_names(tensors: Mapping[str, StoredTensor], family: Family, folder: Path) -> dict[str, StoredTensor]:
     """Return tensors by current names, with the prefix and without buffers; raise UserError if two of one name differ."""
     renamed: dict[str, StoredTensor] = {}
+    tensors = {_unwrapped(name, family): tensor for name, tensor in tensors.items()}
     bare = not any(name.startswith(family.prefix) for name in tensors)
     for name, tensor in tensors.items():
         if name.endswith(family.buffers):
@@ -393,6 +448,12 @@ def _with_known_names(tensors: Mapping[str, StoredTensor], family: Family, folde
             raise UserError(f"{folder}: there are two of {name}, with different values, and a model has one here")
         renamed[name] = tensor
     return renamed
+
+
+def _unwrapped(name: str, family: Family) -> str:
+    """Return the name that a tensor has without the class of another model_type around the encoder."""
+    prefix = next((wrapper.prefix for wrapper in family.wrappers if name.startswith(wrapper.prefix)), None)
+    return name if prefix is None else family.prefix + name.removeprefix(prefix)
 
 
 def _equal(one: StoredTensor, other: StoredTensor) -> bool:

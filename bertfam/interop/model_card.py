@@ -1,5 +1,6 @@
 """Model card: README.md of an exported model, with the metadata that the Hugging Face hub reads."""
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,11 +26,13 @@ class ModelCard:
       architecture: name of its class in transformers.
       facts: rows of its table, any texts.
       embeds: description of how SentenceTransformer embeds texts by it; None if it does not load the folder.
+      base: folder or name of the model whose adapters the folder holds; None if it holds a whole model.
     """
 
     architecture: str
     facts: Mapping[str, str]
     embeds: str | None = None
+    base: str | None = None
 
     def text(self) -> str:
         """Return the text of the file; facts are escaped, so that none of them is markup."""
@@ -37,9 +40,12 @@ class ModelCard:
         if self.architecture.startswith("XLNet") and task == "text-generation":
             task = "feature-extraction"  # it fills masks, by a query stream that no pipeline runs
         library, task = ("sentence-transformers", "sentence-similarity") if self.embeds else ("transformers", task)
+        base = ""
+        if self.base is not None:
+            library, base = "peft", f"\nbase_model: {json.dumps(self.base)}"
         rows = "\n".join(f"| {escaped(name)} | {escaped(value)} |" for name, value in self.facts.items())
         return f"""---
-library_name: {library}
+library_name: {library}{base}
 pipeline_tag: {task}
 tags:
 - bertfam
@@ -55,13 +61,27 @@ Trained with bertfam.
 
 ## Use
 
-```python
+{self._use()}
+{self._embedding()}"""
+
+    def _use(self) -> str:
+        if self.base is None:
+            return f"""```python
 from transformers import {self.architecture}, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("FOLDER")
 model = {self.architecture}.from_pretrained("FOLDER")
-```
-{self._embedding()}"""
+```"""
+        return f"""The folder holds low-rank adapters and the head. BASE is the model that they were trained on.
+
+```python
+from peft import PeftModel
+from transformers import {self.architecture}, AutoConfig, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+base = {self.architecture}.from_pretrained("BASE", config=AutoConfig.from_pretrained("FOLDER"))
+model = PeftModel.from_pretrained(base, "FOLDER")
+```"""
 
     def _embedding(self) -> str:
         if not self.embeds:

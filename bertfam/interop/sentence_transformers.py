@@ -28,6 +28,10 @@ _MODES: Mapping[str, str] = {
 _NO_LENGTH = 10**6  # tokenizers without a limit state a greater number
 
 
+# By model_type; of others the mean.
+_DEFAULT_POOLING: dict[str, PoolingMode] = {"dpr": "cls"}
+
+
 @dataclass(frozen=True)
 class EmbeddingSettings:
     """Settings by which an encoder embeds texts.
@@ -80,7 +84,8 @@ def read_settings(folder: Path) -> EmbeddingSettings:
     default = typed(settings, "default_prompt_name", str, folder / _SETTINGS)
     if not all(isinstance(text, str) for text in prompts.values()) or (default is not None and default not in prompts):
         raise UserError(f"{folder / _SETTINGS}: prompts must be texts by name, with {shown(default)} among them")
-    pooling, includes_prompt = _read_pooling(modules.get("Pooling", folder / _POOLING) / "config.json")
+    default_pooling = _DEFAULT_POOLING.get(str(_optional(folder / "config.json").get("model_type")), "mean")
+    pooling, includes_prompt = _read_pooling(modules.get("Pooling", folder / _POOLING) / "config.json", default_pooling)
     if not includes_prompt and any(prompts.values()):
         raise UserError(f"{folder} leaves prompts out of the pooling (include_prompt), which is not supported")
     lowercase = bool(typed(transformer, "do_lower_case", bool, folder / _TRANSFORMER))
@@ -130,11 +135,11 @@ def _modules(folder: Path) -> dict[str, Path]:
     return folders
 
 
-def _read_pooling(path: Path) -> tuple[PoolingMode, bool]:
-    """Return the pooling, and whether it includes the tokens of a prompt; mean where there is no file."""
+def _read_pooling(path: Path, default: PoolingMode) -> tuple[PoolingMode, bool]:
+    """Return the pooling, that of `default` where there is no file, and whether it includes the tokens of a prompt."""
     check_subfolder(path.parent)
     content = _optional(path)
-    modes = content.get("pooling_mode") or [mode for key, mode in _MODES.items() if content.get(key) is True] or ["mean"]
+    modes = content.get("pooling_mode") or [mode for key, mode in _MODES.items() if content.get(key) is True] or [default]
     known = get_args(PoolingMode)
     match modes if isinstance(modes, list) else [modes]:
         case [mode] if mode in known:

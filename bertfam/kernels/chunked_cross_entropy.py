@@ -154,7 +154,7 @@ def token_scores(
     def step(carry: None, hidden: jax.Array, targets: jax.Array) -> Any:
         logits = _logits(hidden, head, bias, settings)
         log_z = jax.nn.logsumexp(logits, axis=-1)
-        best = jnp.argmax(logits, axis=-1).astype(jnp.int32)
+        best = cross_entropy.likeliest(logits)
         return carry, TokenScores(_target_logits(logits, targets) - log_z, best, jnp.max(logits, axis=-1) - log_z)
 
     return jax.lax.stop_gradient(_over_chunks(step, None, settings.chunk, hidden, targets)[1])
@@ -251,7 +251,7 @@ def _loss_terms(logits: jax.Array, targets: jax.Array, settings: VocabularyLoss)
     if settings.label_smoothing:
         real = jnp.arange(logits.shape[-1]) < settings.vocab_size
         total = jnp.sum(jnp.where(real, logits, 0.0), axis=-1)
-    correct = (jnp.argmax(logits, axis=-1) == targets).astype(jnp.float32)
+    correct = (cross_entropy.likeliest(logits) == targets).astype(jnp.float32)
     statistics = cross_entropy.Statistics(log_z, _target_logits(logits, targets), total, correct)
     return _terms_of(statistics, settings), log_z[..., None]
 

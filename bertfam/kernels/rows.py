@@ -5,6 +5,7 @@ powers of two, as Triton requires.
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -130,21 +131,32 @@ def share(groups: int, count: int) -> tuple[Any, Any]:
     return program * least + jnp.minimum(program, more), least + (program < more)
 
 
-def call(kernel: Callable[..., None], name: str, grid: tuple[int, ...], outputs: Any, *, warps: int) -> Callable[..., Any]:
+def call(kernel: partial[None], name: str, grid: tuple[int, ...], outputs: Any, *, warps: int) -> Callable[..., Any]:
     """Return the function that runs a kernel, whose references are whole arrays; other platforms than GPUs interpret it.
 
     Args:
-      kernel: the kernel.
+      kernel: the kernel with its settings, which are hashable.
       name: its name in profiles.
       grid: number of programs along each axis.
       outputs: tree of arrays or of their shapes and dtypes.
       warps: warps of a program.
     """
+    leaves, structure = jax.tree.flatten(outputs)
+    settings = tuple(sorted(kernel.keywords.items()))
+    return _call(kernel.func, settings, name, grid, structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves), warps)
+
+
+@lru_cache(maxsize=256)
+def _call(
+    kernel: Callable[..., None], settings: Any, name: str, grid: tuple[int, ...], structure: Any, shapes: Any, warps: int
+) -> Callable[..., Any]:
+    """Return the same function for the same kernel, so that a program traces and lowers it once for all of its layers."""
     from jax.experimental.pallas import triton
 
-    shapes = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), outputs)
+    outputs = structure.unflatten(jax.ShapeDtypeStruct(*shape) for shape in shapes)
     parameters = triton.CompilerParams(num_warps=warps, num_stages=1)
-    run: Callable[..., Any] = pl.pallas_call(
-        kernel, shapes, grid=grid, interpret=jax.default_backend() != "gpu", compiler_params=parameters, name=name
+    interpret = jax.default_backend() != "gpu"
+    run = pl.pallas_call(
+        partial(kernel, **dict(settings)), outputs, grid=grid, interpret=interpret, compiler_params=parameters, name=name
     )
-    return run
+    return jax.jit(run)

@@ -58,11 +58,13 @@ class _Block(nn.Module):
           layer_arrays: arrays of this layer that the attention pattern depends on, by name, besides those of the rows.
           packed: False promises that a row holds one example (ids 0 and 1) with its padding at the end, and no cache.
           train: True to apply dropout.
-          collect: names among "hidden_states", "attention_probs" and "cross_attention_probs".
+          collect: names among "hidden_states", "attention_probs", "attention_queries", "attention_keys", and the same three of
+            cross-attention, "cross_attention_probs" and so on.
 
         Returns:
           The output dtype[batch, length, embed], and a dict with the intermediates that `collect` names: the output as
-          "hidden_states", attention weights float32[batch, heads, length, keys], and with a cache the next one as "cache".
+          "hidden_states", attention weights float32[batch, heads, length, keys], queries and keys
+          dtype[batch, length, heads, head_dim], and with a cache the next one as "cache".
         """
         results: dict[str, Attended] = {}
         if layer_arrays is not None:
@@ -90,12 +92,7 @@ class _Block(nn.Module):
 
         hidden = self._sublayers(hidden, attend, cross_attend if self.cross_attention else None, feed, train)
         hidden = nn.with_logical_constraint(hidden, ("batch", "length", None))
-        outputs: dict[str, Any] = {}
-        if "hidden_states" in collect:
-            outputs["hidden_states"] = hidden
-        for prefix, attended in results.items():
-            if attended.probabilities is not None:
-                outputs[f"{prefix}attention_probs"] = attended.probabilities
+        outputs = intermediates(hidden, results, collect)
         if cache is not None:
             own, cross = results[""], results.get("cross_")
             outputs["cache"] = LayerCache(own.keys, own.values, cross and cross.keys, cross and cross.values)
@@ -122,6 +119,18 @@ class _Block(nn.Module):
             return hidden, hidden
         found: tuple[jax.Array, jax.Array] = self.norm(name=f"{name}_norm").branch(hidden, added)
         return found
+
+
+def intermediates(hidden: jax.Array, attended: Mapping[str, Attended], collect: frozenset[str]) -> dict[str, Any]:
+    """Return the intermediates of a layer that `collect` names, given its output and its attentions by their prefixes."""
+    outputs: dict[str, Any] = {"hidden_states": hidden} if "hidden_states" in collect else {}
+    for prefix, found in attended.items():
+        if found.probabilities is not None:
+            outputs[f"{prefix}attention_probs"] = found.probabilities
+        for name, heads in (("queries", found.queries), ("keys", found.keys)):
+            if f"{prefix}attention_{name}" in collect:
+                outputs[f"{prefix}attention_{name}"] = heads
+    return outputs
 
 
 class PostNormBlock(_Block):

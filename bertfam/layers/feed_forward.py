@@ -13,6 +13,7 @@ from bertfam.kernels import hidden_layer, rows
 from bertfam.layers.activations import ACTIVATIONS, WIDE_ACTIVATIONS, Activation
 from bertfam.layers.dense import Dense, project, project_jointly, unstack
 from bertfam.layers.dropout import Dropout
+from bertfam.layers.gates import gated
 from bertfam.layers.initializers import Initializer, truncated_normal
 
 
@@ -52,7 +53,7 @@ class FeedForward(nn.Module):
         output_init = self.output_init or self.kernel_init
         down = Dense((inputs.shape[-1],), ("mlp", "embed"), self.dtype, self.use_bias, output_init, name="output")
         names = ("intermediate", "linear") if self.gated else ("intermediate",)
-        parameters = [up(name=name).parameters(inputs.shape[-1:]) for name in names]
+        parameters = [up(name=name).parameters(inputs) for name in names]
         inputs = inputs.astype(self.dtype)
         if not rows.join_products(self.dtype):
             apart = [project(inputs, *own) for own in parameters]
@@ -61,7 +62,7 @@ class FeedForward(nn.Module):
             hidden = self._joint_hidden(inputs, parameters)
         hidden = nn.with_logical_constraint(hidden, ("batch", "length", "mlp"))
         hidden = Dropout(self.dropout_rate, name="dropout")(hidden, train=train)
-        return down(hidden)
+        return down(gated(self, hidden, -1))
 
     def _joint_hidden(self, inputs: jax.Array, parameters: Sequence[Any]) -> jax.Array:
         """Compute the hidden layer from one product with all kernels, given kernel, bias and adapter of each projection."""

@@ -29,9 +29,9 @@ def pool(hidden: jax.Array, segment_ids: jax.Array, cls_positions: jax.Array, mo
     is_real = (segment_ids > 0)[..., None]
     if mode == "max":
         return jnp.max(jnp.where(is_real, hidden, -jnp.inf), axis=1)
-    return jnp.sum(jnp.where(is_real, hidden, 0.0), axis=1) / jnp.sum(is_real, axis=1)
+    return jnp.sum(jnp.where(is_real, hidden, 0.0), axis=1) / jnp.maximum(jnp.sum(is_real, axis=1), 1)
 
 
 def normalized(vectors: jax.Array) -> jax.Array:
-    """Scale vectors float32[batch, embed] to length 1; one of length 0 stays as it is."""
-    return vectors / jnp.maximum(jnp.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+    """Scale vectors float32[batch, embed] to length 1; one of length 0 stays as it is, and has a gradient."""
+    return vectors / jnp.sqrt(jnp.maximum(jnp.sum(jnp.square(vectors), axis=-1, keepdims=True), 1e-24))

@@ -26,7 +26,7 @@ from bertfam.layers.heads.pretraining import LmHead
 from bertfam.layers.initializers import Initializer, normal
 from bertfam.layers.norm import LayerNorm
 from bertfam.layers.stack import AXIS, Stack
-from bertfam.models.encoder import check_collectable
+from bertfam.models.encoder import CROSS_ATTENTION, check_collectable
 from bertfam.models.encoder_decoder import EncoderDecoderSizes, StackSizes
 from bertfam.models.language_model import check_positions, collected_outputs, decoder_row
 from bertfam.models.mapping import (
@@ -89,7 +89,7 @@ class BartConfig(EncoderDecoderSizes, Sizes):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_at_least(num_encoder_layers=1, num_encoder_heads=1, encoder_feed_forward_size=1)
-        if self.hidden_size % self.encoder_heads:
+        if self.head_size is None and self.hidden_size % self.encoder_heads:
             raise self._error("hidden_size", f"is not a multiple of num_encoder_heads = {self.encoder_heads}: change one of them")
         self._check_rates("dropout_rate", "attention_dropout_rate", "feed_forward_dropout_rate")
         self._check_above_zero("initializer_range")
@@ -113,12 +113,16 @@ class BartConfig(EncoderDecoderSizes, Sizes):
     @property
     @override
     def encoder_sizes(self) -> StackSizes:
-        return StackSizes(self.encoder_layers, self.hidden_size, self.encoder_size)
+        return StackSizes(self.encoder_layers, self.encoder_heads * self.head_dim_of(self.encoder_heads), self.encoder_size)
 
     @property
     @override
     def decoder_sizes(self) -> StackSizes:
-        return StackSizes(self.num_layers, self.hidden_size, self.feed_forward_size)
+        return StackSizes(self.num_layers, self.attention_size, self.feed_forward_size)
+
+    def head_dim_of(self, num_heads: int) -> int:
+        """Return the width of each of the heads of an attention."""
+        return self.head_size or self.hidden_size // num_heads
 
     @property
     def initializer(self) -> Initializer:
@@ -190,7 +194,7 @@ class _Network(nn.Module):
         """Return the constructor of a layer, with cross-attention in the decoder."""
         config, dtype = self.config, self.execution.compute_dtype
         init = config.initializer
-        heads = (num_heads, config.hidden_size // num_heads, config.attention_dropout_rate, self.execution, init)
+        heads = (num_heads, config.head_dim_of(num_heads), config.attention_dropout_rate, self.execution, init)
         return partial(
             PostNormBlock,
             attention=partial(SelfAttention, *heads, pattern=CAUSAL if causal else FULL),
@@ -256,7 +260,7 @@ class Decoder(_Network):
         Raises:
           UserError: when rows, or the slots of the cache, are more than `max_length`.
         """
-        check_collectable(collect, "cross_attention_probs")
+        check_collectable(collect, *CROSS_ATTENTION)
         config = self.config
         check_positions(cache, positions)
         check_length(tokens.shape[1] if cache is None else cache.keys.shape[2], config.max_length)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertfam.errors import UserError
-from bertfam.kernels.attention.patterns import FULL, Pattern
+from bertfam.kernels.attention.patterns import CAUSAL, FULL, Pattern
 from bertfam.layers.activations import ACTIVATIONS, Activation
 from bertfam.layers.attention.dot_product import Row, SelfAttention
 from bertfam.layers.blocks import PostNormBlock
@@ -27,7 +27,7 @@ from bertfam.layers.lookup import lookup_few
 from bertfam.layers.norm import LayerNorm
 from bertfam.layers.stack import Stack
 from bertfam.models.encoder import EncoderConfig, check_collectable, pooler, sentence_head
-from bertfam.models.mapping import WRITTEN_ACTIVATIONS, Entry, Family, dense, norm, read_activation
+from bertfam.models.mapping import WRITTEN_ACTIVATIONS, Entry, Family, Wrapper, dense, norm, read_activation
 from bertfam.models.network import Kind
 from bertfam.models.sizes import Sizes
 
@@ -52,6 +52,7 @@ class BertConfig(Sizes):
       layer_norm_epsilon: added to the variance.
       initializer_range: deviation of the truncated normal that all kernels and tables start from.
       tie_embeddings: whether the masked-token head uses the word table.
+      causal: whether a token attends to itself and those before it alone, as in a causal LM.
 
     Raises:
       UserError: when values clash.
@@ -60,6 +61,7 @@ class BertConfig(Sizes):
     objective_file: ClassVar[str] = "objectives/mlm.gin"
     kind: ClassVar[Kind] = "encoder"
     published_vocab_size: ClassVar[int | None] = 30_522
+    without_parameters: ClassVar[frozenset[str]] = frozenset({"causal"})
     norm_after_dropout: ClassVar[bool] = False  # of the embeddings, where BigBird has the other order
 
     embedding_size: int | None = None
@@ -71,6 +73,7 @@ class BertConfig(Sizes):
     layer_norm_epsilon: float = 1e-12
     initializer_range: float = 0.02
     tie_embeddings: bool = True
+    causal: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -97,7 +100,7 @@ class BertConfig(Sizes):
     @property
     def patterns(self) -> tuple[Pattern, ...]:
         """Attention patterns of the layers, each once."""
-        return (FULL,)
+        return (CAUSAL if self.causal else FULL,)
 
     def attentions(self, execution: Execution = _EXECUTION) -> tuple[Callable[..., nn.Module], ...]:
         """Return the constructors of the layers' self-attention: of layers 0, 1, ..., which repeat periodically."""
@@ -189,13 +192,13 @@ class BertConfig(Sizes):
     def flops(self, length: int, predictions: int) -> int:
         """Return the matrix-product FLOPs of one row of one training step.
 
-        3 [L s (8h^2 + 4hf) + 4hp + P (2he + 2eV)], with s tokens, the extra ones included, p pairs of them in the patterns of all
-        layers, tables e wide and V real tokens, and 2seh for the projection from e to h where they differ; embeddings, pooler and
-        the like do not count.
+        3 [L s (8hi + 4hf) + 4ip + P (2he + 2eV)], with s tokens, the extra ones included, heads i wide together, p pairs of
+        tokens in the patterns of all layers, tables e wide and V real tokens, and 2seh for the projection from e to h where they
+        differ; embeddings, pooler and the like do not count.
         """
-        h, f, e = self.hidden_size, self.feed_forward_size, self.table_width
+        h, i, f, e = self.hidden_size, self.attention_size, self.feed_forward_size, self.table_width
         tokens = length + self.num_extra_tokens
-        layers = self.num_layers * tokens * (8 * h * h + 4 * h * f) + 4 * h * self.attention_pairs(tokens)
+        layers = self.num_layers * tokens * (8 * h * i + 4 * h * f) + 4 * i * self.attention_pairs(tokens)
         head = 2 * h * e + 2 * e * self.require_vocab_size
         return 3 * (layers + predictions * head + (2 * tokens * e * h if e != h else 0))
 
@@ -262,7 +265,7 @@ class Encoder(nn.Module):
             a row, segment ids 1 and then 0: positions are 0, 1, 2, ..., and the fastest attention may be used.
           token_type_ids: int32[batch, length], sentence 0 or 1.
           train: whether dropout is on; needs a "dropout" key.
-          collect: names among "hidden_states" and "attention_probs" (before dropout).
+          collect: names among "hidden_states", "attention_probs" (before dropout), "attention_queries" and "attention_keys".
 
         Returns:
           dtype[batch, length, embed], and a dict with what `collect` names: hidden_states [layers + 1, batch, length,
@@ -382,6 +385,7 @@ def write_values(config: BertConfig, *, head: Activation | None = None, has: Col
         "head_activation": (config.head_activation or config.activation, head or config.activation),
         "embedding_size": (config.table_width, config.hidden_size),
         "type_vocab_size": (config.type_vocab_size, config.type_vocab_size or 1),
+        "causal": (config.causal, False),
     }
     for name, (value, theirs) in known.items():
         if name not in has and value != theirs:
@@ -396,6 +400,8 @@ def write_values(config: BertConfig, *, head: Activation | None = None, has: Col
 
 def config_from_huggingface(content: Mapping[str, Any]) -> BertConfig:
     """Read config.json's content into BertConfig; raises UserError for any other variant of BERT."""
+    if content.get("projection_dim"):  # of DPR; the published models have none
+        raise UserError(f"config.json: projection_dim = {content['projection_dim']!r} is not supported, only 0")
     return BertConfig(**read_values(content))
 
 
@@ -502,4 +508,8 @@ BERT = Family(
     aliases={"cls.predictions.decoder.bias": "cls.predictions.bias"},
     tied=("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
     buffers=("position_ids",),
+    wrappers=(
+        Wrapper("dpr", "DPRQuestionEncoder", "question_encoder.bert_model."),
+        Wrapper("dpr", "DPRContextEncoder", "ctx_encoder.bert_model."),
+    ),
 )

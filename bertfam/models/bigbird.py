@@ -59,6 +59,8 @@ class BigBirdConfig(BertConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.causal:
+            raise self._error("causal", "does not go with the attention of this family; leave it out")
         self._check_at_least(block_size=1, num_random_blocks=0, num_global_tokens=0)
         self._check_among(attention=("block_sparse", "full"), random_lists=("published", "first"))
         if self.num_global_tokens and (self.attention, self.num_random_blocks) != ("block_sparse", 0):

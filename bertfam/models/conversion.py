@@ -6,7 +6,7 @@ their axis.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from bertfam.errors import UserError
 _POSITIONS = "position"  # axis of the position tables
 
 
-def adopted(cls: type, other: Any, own: Mapping[str, Any]) -> Any | None:
+def adopted(cls: type, other: Any, own: Mapping[str, Any], sizes: Collection[str] = ()) -> Any | None:
     """Return the config of a model that starts from another's parameters.
 
     It has the other model's values. Of its own values it keeps those that the other's family lacks, those that no parameter
@@ -29,6 +29,7 @@ def adopted(cls: type, other: Any, own: Mapping[str, Any]) -> Any | None:
       cls: class of the config.
       other: config of the other model.
       own: values that are stated for the config, by field.
+      sizes: fields that keep these values too, of a model that grows.
 
     Returns:
       The config; None if models of this family cannot start from the other's.
@@ -40,7 +41,7 @@ def adopted(cls: type, other: Any, own: Mapping[str, Any]) -> Any | None:
         return None
     fields = {field.name: field.default for field in dataclasses.fields(cls)}
     values = {field.name: getattr(other, field.name) for field in dataclasses.fields(other) if field.name in fields}
-    free = fields.keys() - values.keys() | getattr(cls, "without_parameters", frozenset())
+    free = fields.keys() - values.keys() | getattr(cls, "without_parameters", frozenset()) | set(sizes)
     if "max_length" in values:
         length = own.get("max_length", values["max_length"] if type(other) is cls else fields["max_length"])
         values["max_length"] = max(length, values["max_length"])

@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from bertfam.errors import UserError
 from bertfam.kernels.attention.patterns import Pattern
 from bertfam.layers.execution import Execution
 from bertfam.layers.heads import pretraining
@@ -15,7 +16,8 @@ from bertfam.layers.lookup import gather_positions
 from bertfam.models.network import NetworkConfig
 
 _EXECUTION = Execution()
-_COLLECTABLE = frozenset({"hidden_states", "attention_probs"})
+_COLLECTABLE = frozenset({"hidden_states", "attention_probs", "attention_queries", "attention_keys"})
+CROSS_ATTENTION = ("cross_attention_probs", "cross_attention_queries", "cross_attention_keys")  # intermediates of a decoder
 
 
 class EncoderConfig(NetworkConfig, Protocol):
@@ -57,6 +59,13 @@ def check_collectable(collect: frozenset[str], *more: str) -> None:
     known = _COLLECTABLE | set(more)
     if unknown := collect - known:
         raise ValueError(f"cannot collect {sorted(unknown)}: known are {sorted(known)}")
+
+
+def check_only_hidden_states(config: Any, collect: frozenset[str]) -> None:
+    """Raise UserError where `collect` names intermediates of attention, which the network does not have."""
+    check_collectable(collect)
+    if collect - {"hidden_states"}:
+        raise UserError(f"{type(config).__name__} has no attention: name a model that has")
 
 
 def pooler(config: EncoderConfig, execution: Execution = _EXECUTION) -> pretraining.Pooler:

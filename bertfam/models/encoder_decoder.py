@@ -11,7 +11,7 @@ from typing_extensions import override
 from bertfam.layers.embeddings import Table
 from bertfam.layers.execution import Execution
 from bertfam.models.language_model import EncoderDecoderConfig
-from bertfam.models.network import Kind
+from bertfam.models.network import Kind, Words
 from bertfam.models.sizes import TableSizes
 
 _EXECUTION = Execution()
@@ -168,6 +168,10 @@ class EncoderOnlyConfig:
     def sized(self, vocabulary_size: int) -> Self:
         """Return the config with its `vocab_size` set."""
         return replace(self, model=self.model.sized(vocabulary_size))
+
+    def fitted(self, vocabulary: Words) -> Self:
+        """Return the config of the model fitted to a vocabulary."""
+        return replace(self, model=self.model.fitted(vocabulary))
 
     def encoder(self, execution: Execution = _EXECUTION) -> nn.Module:
         """Return the encoder, called as `bertfam.models.bert.Encoder` is; it has no sentence types."""

@@ -70,4 +70,5 @@ ERNIE = dataclasses.replace(
     config_to_huggingface=config_to_huggingface,
     entries=entries,
     tied=("cls.predictions.decoder.weight", "ernie.embeddings.word_embeddings.weight"),
+    wrappers=(),
 )

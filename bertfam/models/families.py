@@ -27,6 +27,8 @@ FAMILIES = (
     FamilyModule("bertfam.models.bigbird", "BigBirdConfig", "BIGBIRD"),
     FamilyModule("bertfam.models.distilbert", "DistilBertConfig", "DISTILBERT"),
     FamilyModule("bertfam.models.electra", "ElectraConfig", "ELECTRA"),
+    FamilyModule("bertfam.models.elmo", "BilmConfig", None),
+    FamilyModule("bertfam.models.entity_ernie", "EntityErnieConfig", None),
     FamilyModule("bertfam.models.ernie", "ErnieConfig", "ERNIE"),
     FamilyModule("bertfam.models.gpt", "GptConfig", "GPT"),
     FamilyModule("bertfam.models.gpt2", "Gpt2Config", "GPT2"),
@@ -37,6 +39,7 @@ FAMILIES = (
     FamilyModule("bertfam.models.palm", "PalmConfig", None),
     FamilyModule("bertfam.models.roberta", "RobertaConfig", "ROBERTA"),
     FamilyModule("bertfam.models.t5", "T5Config", "T5"),
+    FamilyModule("bertfam.models.word2vec", "Word2VecConfig", None),
     FamilyModule("bertfam.models.xlnet", "XLNetConfig", "XLNET"),
 )
 

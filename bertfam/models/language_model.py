@@ -26,18 +26,19 @@ _EXECUTION = Execution()
 class LanguageModelConfig(NetworkConfig, Protocol):
     """A family's frozen config, which constructs the networks of a causal LM or of an encoder-decoder.
 
-    An encoder's call is (words, tokens, *, segment_ids, positions, train, collect) -> (hidden, collected). A decoder also takes
+    An encoder's call is `(words, tokens, *, segment_ids, positions, train, collect) -> (hidden, collected)`. A decoder also takes
     `encoded` [batch, encoded length, embed] and `encoded_segment_ids` where there is an encoder, and `cache`:
 
-      words: float32[padded vocabulary, embed], the word table.
-      tokens: int32[batch, length].
-      segment_ids: int32[batch, length], which packed example; 0 = padding. A token sees those of its own segment.
-      positions: int32[batch, length], from 0 in each example, of rows that are packed or padded on the left. None promises one
-        example a row, segment ids 1 and then 0.
-      train: whether dropout is on; needs a "dropout" key.
-      collect: names among "hidden_states", "attention_probs" and "cross_attention_probs" (before dropout).
-      cache: a `bertfam.layers.attention.key_value_cache.Cache`, in which these tokens take the next slots; positions are then
-        given. Where there is an encoder, the first call has `encoded` and later ones None: its keys and values are in the cache.
+    - words: float32[padded vocabulary, embed], the word table.
+    - tokens: int32[batch, length].
+    - segment_ids: int32[batch, length], which packed example; 0 = padding. A token sees those of its own segment.
+    - positions: int32[batch, length], from 0 in each example, of rows that are packed or padded on the left. None promises one
+      example a row, segment ids 1 and then 0.
+    - train: whether dropout is on; needs a "dropout" key.
+    - collect: names among "hidden_states", "attention_probs" (before dropout), "attention_queries", "attention_keys" and those
+      of `bertfam.models.encoder.CROSS_ATTENTION`.
+    - cache: a `bertfam.layers.attention.key_value_cache.Cache`, in which these tokens take the next slots; positions are then
+      given. Where there is an encoder, the first call has `encoded` and later ones None: its keys and values are in the cache.
 
     They return dtype[batch, length, embed], and a dict of what `collect` names, hidden_states [layers + 1, batch, length, embed]
     and attention weights float32[layers, batch, heads, length, keys], and with a cache the next one as "cache".

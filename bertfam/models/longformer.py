@@ -34,7 +34,7 @@ class LongformerConfig(RobertaConfig):
     """Configuration of a Longformer; the defaults are Longformer-base. See `RobertaConfig`.
 
     Attributes:
-      window: width of the window, both sides together: |i - j| <= window / 2; or the widths of all layers.
+      window: width of the window, both sides together: `|i - j| <= window / 2`; or the widths of all layers.
       dilation: gap between the places of a window, of which it then has as many, further away; or the gaps of all layers.
       global_tokens: the tokens that are global where none are given: "none", or "first", the first token of each example.
       max_global_tokens: the largest number of global tokens in a row; further ones are ignored.
@@ -54,6 +54,8 @@ class LongformerConfig(RobertaConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.causal:
+            raise self._error("causal", "does not go with the attention of this family; leave it out")
         self._check_at_least(max_global_tokens=1)
         self._check_among(global_tokens=("none", "first"))
         for name in ("window", "dilation"):
@@ -72,6 +74,11 @@ class LongformerConfig(RobertaConfig):
             values if isinstance(values, tuple) else (values,) * self.num_layers for values in (self.window, self.dilation)
         )
         return tuple(Window(gap * (width // 2), gap * (width // 2), gap) for width, gap in zip(widths, gaps, strict=True))
+
+    @property
+    @override
+    def layer_fields(self) -> Mapping[str, tuple[Any, ...]]:
+        return {name: values for name in ("window", "dilation") if isinstance(values := getattr(self, name), tuple)}
 
     @property
     @override
@@ -141,7 +148,7 @@ class Encoder(bert.Encoder):
           positions: int32[batch, length], restarting at 0 in each example, for packed rows; None promises one example a row.
           token_type_ids: int32[batch, length].
           train: True to apply dropout; requires a "dropout" key.
-          collect: names among "hidden_states" and "attention_probs" (before dropout).
+          collect: names among "hidden_states", "attention_probs" (before dropout), "attention_queries" and "attention_keys".
           global_tokens: bool[batch, length], at most `max_global_tokens` in a row; None: those that the config chooses.
 
         Returns:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import flax.linen as nn
 import jax
@@ -180,6 +180,20 @@ class PaddedVocabulary(Protocol):
 _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
+class Wrapper(NamedTuple):
+    """Class of transformers of another model_type around the encoder of a family.
+
+    Attributes:
+      model_type: as in config.json.
+      architecture: name of the class.
+      prefix: of the names of the encoder's tensors.
+    """
+
+    model_type: str
+    architecture: str
+    prefix: str
+
+
 @dataclass(frozen=True)
 class Family:
     """Hugging Face table of a family, read by `bertfam.interop.huggingface`.
@@ -203,6 +217,7 @@ class Family:
       objectives_by_part: part -> gin file of the objective of models that have this part, in the place of `objective`.
       classifier_prefix: of all names but a classifier's in the class with a classifier of texts, where other classes have none.
       unread: head -> part that its class also has and does not read, which is written as zeros.
+      wrappers: classes of other model_types around the encoder.
     """
 
     model_type: str
@@ -223,6 +238,7 @@ class Family:
     objectives_by_part: Mapping[str, str] = field(default_factory=dict)
     classifier_prefix: str = ""
     unread: Mapping[str, str] = field(default_factory=dict)
+    wrappers: tuple[Wrapper, ...] = ()
 
     @property
     def always_prefixed(self) -> bool:

@@ -10,9 +10,10 @@ from typing import Any, ClassVar, Literal, get_args
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
 from bertfam.errors import UserError
-from bertfam.kernels.attention.patterns import FULL, Pattern, Window
+from bertfam.kernels.attention.patterns import CAUSAL, FULL, Pattern, Window
 from bertfam.layers.activations import ACTIVATIONS, Activation
 from bertfam.layers.attention.dot_product import Row, SelfAttention
 from bertfam.layers.blocks import PreNormBlock
@@ -26,7 +27,17 @@ from bertfam.layers.initializers import truncated_normal
 from bertfam.layers.norm import LayerNorm
 from bertfam.layers.stack import AXIS, FIRST, Stack, joined, shortest_period
 from bertfam.models.encoder import check_collectable
-from bertfam.models.mapping import CLASSIFIERS, WRITTEN_ACTIVATIONS, Entry, Family, Layout, check_types, dense, read_activation
+from bertfam.models.mapping import (
+    CLASSIFIERS,
+    WRITTEN_ACTIVATIONS,
+    Entry,
+    Family,
+    Layout,
+    check_is,
+    check_types,
+    dense,
+    read_activation,
+)
 from bertfam.models.network import Kind
 from bertfam.models.sizes import Sizes
 
@@ -45,7 +56,7 @@ class ModernBertConfig(Sizes):
       max_length: the longest row in tokens. Positions are turned into angles, so no parameter depends on it.
       global_every: layers 0, n, 2n, ... attend to all tokens, the others to those of the window.
       layer_types: "global" or "local" for each layer, where it is another pattern; None: as `global_every` has it.
-      window: of local attention, both sides together: |i - j| <= window / 2.
+      window: of local attention, both sides together: `|i - j| <= window / 2`.
       global_theta, local_theta: base of the rotary positions in layers of each type.
       activation: of the gated half of the hidden layer: "gelu" (erf), "gelu_tanh" or "relu".
       head_activation: that of the masked-token head; None: `activation`.
@@ -63,6 +74,7 @@ class ModernBertConfig(Sizes):
       decoder_bias: whether the masked-token head has a bias for each word.
       classifier_pooling: hidden state that a classifier of texts reads: "cls", that of [CLS], or "mean", the mean of all tokens'.
       classifier_dropout_rate: before the outputs of a classifier of texts.
+      causal: whether a token attends to itself and those before it alone, as in a causal LM.
 
     Raises:
       UserError: when values clash.
@@ -71,7 +83,7 @@ class ModernBertConfig(Sizes):
     objective_file: ClassVar[str] = "objectives/modernbert.gin"
     kind: ClassVar[Kind] = "encoder"
     published_vocab_size: ClassVar[int | None] = 50_368
-    without_parameters: ClassVar[frozenset[str]] = frozenset({"global_theta", "local_theta"})
+    without_parameters: ClassVar[frozenset[str]] = frozenset({"global_theta", "local_theta", "causal"})
 
     num_layers: int = 22
     feed_forward_size: int = 1152
@@ -93,6 +105,7 @@ class ModernBertConfig(Sizes):
     decoder_bias: bool = True
     classifier_pooling: Pooling = "cls"
     classifier_dropout_rate: float = 0.0
+    causal: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -121,13 +134,21 @@ class ModernBertConfig(Sizes):
         return tuple("local" if layer % self.global_every else "global" for layer in range(self.num_layers))
 
     @property
+    @override
+    def layer_fields(self) -> Mapping[str, tuple[Any, ...]]:
+        return {"layer_types": self.types}
+
+    @property
     def patterns(self) -> tuple[Pattern, ...]:
         """Attention patterns of the layers, each once."""
         return tuple(dict.fromkeys(self.pattern_of(name) for name in self.types))
 
     def pattern_of(self, layer_type: LayerType) -> Pattern:
         """Return the attention pattern of a type of layer."""
-        return Window(self.window // 2, self.window // 2) if layer_type == "local" else FULL
+        half = self.window // 2
+        if layer_type == "local":
+            return Window(half, 0 if self.causal else half)
+        return CAUSAL if self.causal else FULL
 
     @property
     def output_initializer_range(self) -> float:
@@ -179,12 +200,12 @@ class ModernBertConfig(Sizes):
     def flops(self, length: int, predictions: int) -> int:
         """Return the matrix-product FLOPs of one row of one training step.
 
-        3 [sum over layers of (s (8h^2 + 6hf) + 4hp) + P (2h^2 + 2hV)], with p the pairs of tokens in the layer's pattern. (What a
-        backend computes beyond it, and masks, does not count.)
+        3 [sum over layers of (s (8hi + 6hf) + 4ip) + P (2h^2 + 2hV)], with heads i wide together, and p
+        the pairs of tokens in the layer's pattern. (What a backend computes beyond it, and masks, does not count.)
         """
-        h, f = self.hidden_size, self.feed_forward_size
+        h, i, f = self.hidden_size, self.attention_size, self.feed_forward_size
         pairs = [self.pattern_of(name).pairs(length) for name in self.types]
-        layers = sum(length * (8 * h * h + 6 * h * f) + 4 * h * p for p in pairs)
+        layers = sum(length * (8 * h * i + 6 * h * f) + 4 * i * p for p in pairs)
         return 3 * (layers + predictions * (2 * h * h + 2 * h * self.require_vocab_size))
 
 
@@ -235,7 +256,7 @@ class Encoder(nn.Module):
             a row, segment ids 1 and then 0.
           token_type_ids: int32[batch, length], unused.
           train: whether dropout is on; needs a "dropout" key where a rate is above 0.
-          collect: names among "hidden_states" and "attention_probs" (before dropout).
+          collect: names among "hidden_states", "attention_probs" (before dropout), "attention_queries" and "attention_keys".
 
         Returns:
           dtype[batch, length, embed], and a dict with what `collect` names: hidden_states [layers + 1, batch, length,
@@ -382,7 +403,12 @@ def _pattern(content: Mapping[str, Any], layers: int) -> dict[str, Any]:
 
 
 def config_to_huggingface(config: ModernBertConfig) -> dict[str, Any]:
-    """Write ModernBertConfig as config.json's content for transformers 4.48 and later, without "architectures"."""
+    """Write ModernBertConfig as config.json's content for transformers 4.48 and later, without "architectures".
+
+    Raises:
+      UserError: for what the class cannot be.
+    """
+    check_is(config, ModernBertConfig, "causal")
     thetas = {"full_attention": config.global_theta, "sliding_attention": config.local_theta}
     written = {ours: theirs for theirs, ours in _TYPES.items()}
     return {

@@ -1,11 +1,29 @@
 """Interface that the config of every family has; encoders and language models extend it."""
 
-from collections.abc import Mapping
-from typing import Literal, Protocol, Self
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, Protocol, Self
 
 # Kinds of networks, by the names that networks have in the folder of a model.
 Kind = Literal["encoder", "decoder", "encoder_decoder"]
 DESCRIPTIONS: Mapping[Kind, str] = {"encoder": "an encoder", "decoder": "a causal LM", "encoder_decoder": "an encoder-decoder"}
+
+
+class Words(Protocol):
+    """Vocabulary as a model sees it: `bertfam.data.vocabularies.Vocabulary` has more."""
+
+    @property
+    def size(self) -> int:
+        """Number of pieces."""
+        ...
+
+    @property
+    def token_ids(self) -> Any:
+        """Ids of the control tokens, a `bertfam.corruption.token_ids.TokenIds`."""
+        ...
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """Return the piece of each id."""
+        ...
 
 
 class NetworkConfig(Protocol):
@@ -72,6 +90,10 @@ class NetworkConfig(Protocol):
 
     def sized(self, vocabulary_size: int) -> Self:
         """Return the config with its `vocab_size` set; raise UserError where it asks for another size."""
+        ...
+
+    def fitted(self, vocabulary: Words) -> Self:
+        """Return the config with its `vocab_size` set, and what else it has of a vocabulary."""
         ...
 
     def flops(self, length: int, predicted: int, /) -> int:

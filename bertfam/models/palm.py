@@ -21,7 +21,6 @@ class PalmConfig(DecoderConfig):
     1 / sqrt(inputs), the word table from 1, and as it is the head's too, logits are divided by sqrt(hidden_size) (section 5).
 
     Attributes:
-      head_size: width of one attention head; None: hidden_size / num_heads.
       num_key_value_heads: heads of keys and values, each shared by equally many heads of queries (Shazeer 2019: one
         for all of them); None: `num_heads`.
       rotary_theta: base of rotary positions; None: positions have a table.
@@ -56,27 +55,17 @@ class PalmConfig(DecoderConfig):
         if self.table_deviation is None:
             raise self._error("table_initializer_range", "must be set where initializer_range is None: a table has no inputs")
         super().__post_init__()
-        self._check_at_least(head_size=1, num_key_value_heads=1)
+        self._check_at_least(num_key_value_heads=1)
         self._check_above_zero(*(name for name in ("rotary_theta", "table_initializer_range") if getattr(self, name) is not None))
         if self.num_heads % self.num_kv_heads:
             raise self._error("num_key_value_heads", f"does not divide num_heads = {self.num_heads}: change one of them")
         if self.rotary_theta is not None and self.head_dim % 2:
             raise self._error("rotary_theta", f"turns pairs, and heads are {self.head_dim} wide: set head_size to an even number")
 
-    @override
-    def _check_heads(self) -> None:
-        if self.head_size is None:
-            super()._check_heads()
-
     @property
     @override
     def block_class(self) -> type[nn.Module]:
         return ParallelBlock
-
-    @property
-    @override
-    def head_dim(self) -> int:
-        return self.head_size or super().head_dim
 
     @property
     @override

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self
 
 from bertfam.errors import UserError
 from bertfam.layers.embeddings import padded_rows
+from bertfam.models.network import Words
 
 _COUNTS = ("num_layers", "hidden_size", "num_heads", "feed_forward_size", "max_length")
 
@@ -78,6 +79,11 @@ class TableSizes:
         """Rows of the word table in memory: those in files up to a multiple of 128."""
         return padded_rows(self.require_table_rows)
 
+    @property
+    def layer_fields(self) -> Mapping[str, tuple[Any, ...]]:
+        """Values of the fields that have one for each layer, by name."""
+        return {}
+
     def sized(self, vocabulary_size: int) -> Self:
         """Return the config with its `vocab_size` set; raise UserError where it asks for another size."""
         if self.vocab_size not in (None, vocabulary_size):
@@ -86,6 +92,10 @@ class TableSizes:
                 "leave vocab_size out, or give the vocabulary that it was meant for"
             )
         return replace(self, vocab_size=vocabulary_size)
+
+    def fitted(self, vocabulary: Words) -> Self:
+        """Return the config with its `vocab_size` set, and what else it has of a vocabulary."""
+        return self.sized(vocabulary.size)
 
     def _check_at_least(self, **least: int) -> None:
         """Check whole numbers, or None, against lower bounds."""
@@ -119,7 +129,8 @@ class Sizes(TableSizes):
     Attributes:
       num_layers: number of layers.
       hidden_size: width of the hidden states.
-      num_heads: number of attention heads; must divide `hidden_size`.
+      num_heads: number of attention heads; must divide `hidden_size` if `head_size` is None.
+      head_size: width of one attention head; None: hidden_size / num_heads.
       feed_forward_size: width of the feed-forward network's hidden layer.
     """
 
@@ -128,17 +139,20 @@ class Sizes(TableSizes):
     num_heads: int = 12
     feed_forward_size: int = 3072
     max_length: int = 512
+    head_size: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_at_least(**dict.fromkeys(_COUNTS, 1))
-        self._check_heads()
-
-    def _check_heads(self) -> None:
-        if self.hidden_size % self.num_heads:
+        self._check_at_least(**dict.fromkeys(_COUNTS, 1), head_size=1)
+        if self.head_size is None and self.hidden_size % self.num_heads:
             raise self._error("hidden_size", f"is not a multiple of num_heads = {self.num_heads}: change one of them")
 
     @property
     def head_dim(self) -> int:
         """Width of one attention head."""
-        return self.hidden_size // self.num_heads
+        return self.head_size or self.hidden_size // self.num_heads
+
+    @property
+    def attention_size(self) -> int:
+        """Width of all heads together."""
+        return self.num_heads * self.head_dim

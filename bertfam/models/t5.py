@@ -27,7 +27,7 @@ from bertfam.layers.initializers import Initializer, normal
 from bertfam.layers.norm import RMSNorm
 from bertfam.layers.positions.relative_bias import RelativeBias
 from bertfam.layers.stack import AXIS, Stack
-from bertfam.models.encoder import check_collectable
+from bertfam.models.encoder import CROSS_ATTENTION, check_collectable
 from bertfam.models.encoder_decoder import EncoderDecoderSizes, StackSizes
 from bertfam.models.language_model import collected_outputs, decoder_row
 from bertfam.models.mapping import Entry, LanguageModelFamily, Layout, check_types, dense, language_model_architectures, stated
@@ -313,7 +313,7 @@ class Decoder(_Network):
 
         Distances of relative positions are those of places in the row, or of slots of the cache.
         """
-        check_collectable(collect, "cross_attention_probs")
+        check_collectable(collect, *CROSS_ATTENTION)
         embeddings = Embeddings(self.config, self.execution, bidirectional=False, name="embeddings")
         embedded, bias = embeddings(words, tokens, cache=cache, train=train)
         hidden, layers = Stack(self._block(causal=True), self.config.num_layers, (), self.execution, name=AXIS)(

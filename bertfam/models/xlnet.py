@@ -105,14 +105,14 @@ class XLNetConfig(Sizes):
     def flops(self, length: int, predictions: int, memory: int = 0) -> int:
         """Return the matrix-product FLOPs of one row of one training step, with `memory` tokens of earlier rows.
 
-        With s tokens, P predictions, q = s + P queries and k = s + `memory` keys:
-        3 [L (q (4h^2 + 4hf) + 4h^2 k + 2h^2 (k + s) + 4hqk + 2hq (k + s)) + 2hVP]
+        With s tokens, P predictions, q = s + P queries, k = s + `memory` keys and heads i wide together:
+        3 [L (q (4hi + 4hf) + 4hik + 2hi (k + s) + 4iqk + 2iq (k + s)) + 2hVP]
         """
-        h, f = self.hidden_size, self.feed_forward_size
+        h, i, f = self.hidden_size, self.attention_size, self.feed_forward_size
         queries, keys = length + predictions, length + memory
         distances = keys + length
-        layer = queries * (4 * h * h + 4 * h * f) + 4 * h * h * keys + 2 * h * h * distances
-        layer += 4 * h * queries * keys + 2 * h * queries * distances
+        layer = queries * (4 * h * i + 4 * h * f) + 4 * h * i * keys + 2 * h * i * distances
+        layer += 4 * i * queries * keys + 2 * i * queries * distances
         return 3 * (self.num_layers * layer + 2 * h * self.require_vocab_size * predictions)
 
 
@@ -179,7 +179,8 @@ class Encoder(nn.Module):
           positions: int32[batch, length], unused: distances within an example do not depend on where in a row it is.
           token_type_ids: int32[batch, length], of which only the equality matters; the memory has type 0.
           train: whether dropout is on; needs a "dropout" key.
-          collect: names among "hidden_states", "attention_probs" (before dropout) and "memory".
+          collect: names among "hidden_states", "attention_probs" (before dropout), "attention_queries", "attention_keys" and
+            "memory".
           ranks: int32[batch, length], the order of the permutation: a token sees those of its own rank and of lower ones; None:
             tokens see all others, but for those that are predicted, which nothing sees.
           predicted: int32[batch, predictions], places of the query stream, which sees only tokens of lower ranks; None: there is
@@ -228,6 +229,8 @@ class Encoder(nn.Module):
                 collected["hidden_states"] = states[:, :, : length + slots]
         if "attention_probs" in collected:
             collected["attention_probs"] = collected["attention_probs"][:, :, :, : length + slots]
+        if "attention_queries" in collected:
+            collected["attention_queries"] = collected["attention_queries"][:, :, : length + slots]
         hidden = hidden[:, length : length + slots] if slots else hidden
         return Dropout(config.dropout_rate, name="output_dropout")(hidden, train=train), collected
 

@@ -146,7 +146,9 @@ class Processes:
         """Print the error with which this process ends; a later one of another thread is not printed."""
         with self._telling:
             if line and not self._told:
-                print(line, file=sys.stderr, flush=True)
+                # `print` writes the end of the line separately where Python does not buffer, and JAX's own report falls between.
+                sys.stderr.write(f"{line}\n")
+                sys.stderr.flush()
                 self._told = True
 
     def leave(self, status: int) -> None:

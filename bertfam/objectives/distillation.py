@@ -35,7 +35,7 @@ Over = Literal["tokens", "masked"]
 
 @dataclass(frozen=True)
 class Distillation(Objective):
-    """L = soft T^2 KL(teacher(T) || student(T)) + mlm CE(masked) + cosine (1 - cos(h_student, h_teacher)) + mse |z_s - z_t|^2.
+    """`L = soft T^2 KL(teacher(T) || student(T)) + mlm CE(masked) + cosine (1 - cos(h_s, h_t)) + mse |z_s - z_t|^2`.
 
     Each term is summed over the vocabulary and averaged over tokens, never over rows or the vocabulary: soft and mse over all
     real tokens (not padding), mlm over the masked ones, cosine of the last hidden states over all real tokens. The defaults are

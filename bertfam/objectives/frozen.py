@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import traverse_util
@@ -25,6 +26,9 @@ class Frozen:
     """
 
     parts: Mapping[str, int | None] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.parts.items()))
 
     def trained(self, params: Tree) -> Tree:
         """Return the trained parameters, boxed or not: a tree without the frozen ones; of a stack the trained layers.
@@ -53,6 +57,32 @@ class Frozen:
             flat[path] = jnp.concatenate([flat[path][:layers], leaf]) if layers else leaf
         return traverse_util.unflatten_dict(flat)
 
+    def stopped(self, params: Tree) -> Tree:
+        """Return the parameters without gradients into the frozen ones."""
+        return self.joined(self.trained(params), jax.lax.stop_gradient(params)) if self.parts else params
+
+    def kept(self, new: Tree, old: Tree, params: Tree) -> Tree:
+        """Return a tree with the values of `old` at frozen parameters and those of `new` elsewhere.
+
+        Args:
+          new: tree that has subtrees with the structure of `params`, or with the nodes of a moment at each of its leaves, such as
+            the state of an optimizer; leaves that belong to no parameter are never frozen.
+          old: tree of the same structure.
+          params: parameters without layers cut off.
+        """
+        if not self.parts:
+            return new
+        flat = traverse_util.flatten_dict(params)
+
+        def leaf(path: tuple[Any, ...], new: Any, old: Any) -> Any:
+            place = _place(path, flat)
+            layers = self._frozen_layers(place, flat) if place else 0
+            if layers == 0:
+                return new
+            return old if layers is None else jnp.concatenate([old[:layers], new[layers:]])
+
+        return jax.tree_util.tree_map_with_path(leaf, new, old)
+
     def _frozen_layers(self, path: tuple[str, ...], flat: Mapping[tuple[str, ...], Any]) -> int | None:
         """Return the number of frozen layers of a parameter's stack, 0 where it is trained and None where all of it is frozen."""
         if path[0] not in self.parts:
@@ -74,6 +104,13 @@ class Frozen:
             return None
         is_shared = nn.meta.unbox(flat[path]).shape[0] < sizes[stack]  # by all layers, of which some are trained
         return 0 if is_shared else max(own, 0)
+
+
+def _place(path: tuple[Any, ...], flat: Mapping[tuple[str, ...], Any]) -> tuple[str, ...] | None:
+    """Return the path of the parameter that a leaf of another tree belongs to; None if it belongs to none."""
+    names = [str(key.key) if isinstance(key, jax.tree_util.DictKey) else "" for key in path]
+    ranges = ((start, stop) for start in range(len(names)) for stop in range(len(names), start, -1))
+    return next((place for start, stop in ranges if (place := tuple(names[start:stop])) in flat), None)
 
 
 def at_trained(tree: Tree, trained: Tree) -> Tree:

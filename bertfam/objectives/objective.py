@@ -9,7 +9,9 @@ from typing import Any, ClassVar, NamedTuple, Self, cast
 import jax
 import jax.numpy as jnp
 
+from bertfam.data.vocabularies import Vocabulary
 from bertfam.features import FeatureSpec, RowShape
+from bertfam.kernels.cross_entropy import likeliest
 from bertfam.layers.execution import Execution
 from bertfam.layers.pooling import PoolingMode
 from bertfam.models.network import Kind
@@ -65,6 +67,19 @@ class Predictions(NamedTuple):
     tokens: jax.Array
     probabilities: jax.Array
 
+    @classmethod
+    def at_masked(cls, batch: Batch, probabilities: jax.Array) -> Self:
+        """Return the predictions at the masked positions of a batch, given float32[batch, predictions, vocabulary]."""
+        return cls(
+            inputs=batch["encoder_input_tokens"],
+            segments=batch["encoder_segment_ids"],
+            positions=batch["masked_positions"],
+            targets=batch["masked_target_tokens"],
+            weights=batch["masked_loss_weights"],
+            tokens=jnp.argmax(probabilities, axis=-1),
+            probabilities=jnp.max(probabilities, axis=-1),
+        )
+
 
 class Objective(ABC):
     """Base class of pretraining objectives, which are frozen dataclasses that own their networks and heads.
@@ -78,6 +93,7 @@ class Objective(ABC):
       terms: the names of the loss terms.
       network: the kind of `model`'s network, and its name among those of a folder.
       pooling: the pooling by which its encoder embeds texts.
+      normalize: True if the vectors of texts have length 1.
     """
 
     model: Any
@@ -85,6 +101,7 @@ class Objective(ABC):
     terms: ClassVar[tuple[str, ...]] = ("loss",)
     network: ClassVar[Kind] = "encoder"
     pooling: ClassVar[PoolingMode] = "mean"
+    normalize: ClassVar[bool] = False
 
     @property
     def coefficients(self) -> Mapping[str, float]:
@@ -96,6 +113,11 @@ class Objective(ABC):
     def networks(self) -> Mapping[str, Any]:
         """Configs of all networks that can stand alone, by the names that files use; that of `model` is the first."""
         return {self.network: self.model}
+
+    @property
+    def initialized_networks(self) -> tuple[str, ...]:
+        """Names of the networks that a warm start from a network of another name initialises: the first of them."""
+        return (next(iter(self.networks)),)
 
     @property
     def teachers(self) -> Mapping[str, Teacher | None]:
@@ -132,9 +154,31 @@ class Objective(ABC):
         """Return the objective with its models' vocabulary set; raise UserError where another size was asked for."""
         return dataclasses.replace(cast(Any, self), model=self.model.sized(vocabulary_size))
 
+    def fitted(self, vocabulary: Vocabulary) -> Self:
+        """Return the objective with its models fitted to a vocabulary: their size is set, and what else they have of it."""
+        sized = self.sized(vocabulary.size)
+        fit = getattr(sized.model, "fitted", None)  # a family from outside may have nothing but the size
+        return dataclasses.replace(cast(Any, sized), model=fit(vocabulary)) if fit else sized
+
     @abstractmethod
     def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
         """Return the features that it reads of each row."""
+
+    @property
+    def of_equal_rows(self) -> "Objective":
+        """The objective that treats all rows of a batch as it treats those that take the most, for estimates."""
+        return self
+
+    def in_pieces(self, count: int) -> "Objective | None":
+        """Return the objective that computes a whole batch in so many pieces itself; None if the sum of microbatches is exact.
+
+        A loss that compares all rows of a batch is not the sum of those of its microbatches.
+        """
+        return None
+
+    def check_rows(self, rows: int, name: str) -> None:
+        """Raise UserError if a batch or a microbatch, which `name` names, cannot have so many rows."""
+        return
 
     def sequence_shape(self, shape: RowShape) -> RowShape:
         """Return the sizes of a sequence that attends within itself: a row, or one of the equal parts of a row."""
@@ -143,6 +187,10 @@ class Objective(ABC):
     @abstractmethod
     def init(self, key: jax.Array, shape: RowShape) -> tuple[Tree, Tree, Tree]:
         """Initialise (params, carry, aux); params, and what a carry has of rows, are boxed with logical axis names."""
+
+    def read_aux(self, vocabulary: Vocabulary) -> dict[str, Any]:
+        """Read the parts of `aux` that are no teachers, NumPy arrays; raise UserError where they do not fit the vocabulary."""
+        return {}
 
     def initial_params(self, aux: Tree) -> tuple[str, Tree] | None:
         """Return a description of the source and the parts of params that a new run copies from `aux`, NumPy arrays, or None."""
@@ -192,7 +240,7 @@ def cross_entropies(logits: jax.Array, targets: jax.Array, weights: jax.Array) -
     # [..., classes] -> [...]
     picked = jnp.sum(jnp.where(classes == targets[..., None], logits, 0.0), axis=-1)
     loss = jax.nn.logsumexp(logits, axis=-1) - picked
-    return loss, (jnp.argmax(logits, axis=-1) == targets).astype(jnp.float32)
+    return loss, (likeliest(logits) == targets).astype(jnp.float32)
 
 
 def cross_entropy_of(weights: jax.Array, losses: jax.Array, correct: jax.Array) -> tuple[jax.Array, Sum]:

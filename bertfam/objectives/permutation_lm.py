@@ -89,15 +89,7 @@ class PermutationLm(Objective):
     def predictions(self, params: Tree, batch: Batch) -> Predictions:
         hidden, _ = self._encode(params, batch, None, key=None, train=False)
         probabilities = jax.nn.softmax(self._logits(params, hidden))
-        return Predictions(
-            inputs=batch["encoder_input_tokens"],
-            segments=batch["encoder_segment_ids"],
-            positions=batch["masked_positions"],
-            targets=batch["masked_target_tokens"],
-            weights=batch["masked_loss_weights"],
-            tokens=jnp.argmax(probabilities, axis=-1),
-            probabilities=jnp.max(probabilities, axis=-1),
-        )
+        return Predictions.at_masked(batch, probabilities)
 
     @override
     def flops(self, shape: RowShape) -> int:

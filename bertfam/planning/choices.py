@@ -190,8 +190,9 @@ def _candidates(run: Run, devices: int, slices: int) -> Iterator[Run]:
 
 def _divides(run: Run, mesh: AbstractMesh, count: int) -> bool:
     try:
-        for stage in run.stages:
+        for index, stage in enumerate(run.stages):
             check_batch(stage.batch_size, count, mesh, run.mesh.rules)
+            run.objective_of(index).check_rows(stage.batch_size // count, "a microbatch")
     except UserError:
         return False
     return True

@@ -1,6 +1,7 @@
 """Fast, rough estimate of the memory and time of a training step on a mesh, to choose the layouts to compile."""
 
 import math
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from bertfam.features import RowShape
 from bertfam.objectives.objective import Objective
 from bertfam.planning.bounds import Bound, bound
 from bertfam.planning.changes import with_execution
-from bertfam.planning.tracing import SUMMED_AXES, Array, GradientTrace, trace, traced_platform
+from bertfam.planning.tracing import SUMMED_AXES, Array, GradientTrace, trace, trace_forward_flops, traced_platform
 from bertfam.sharding.chips import Chip
 from bertfam.sharding.named_shardings import batch_shardings, check_batch, padded_decoder_rows, partition_spec
 from bertfam.sharding.rules import AXES, Rules, as_tuple
@@ -29,7 +30,7 @@ class Estimate:
     Attributes:
       parameters: bytes of the parameters, and of the carry and aux, which are not trained.
       optimizer: bytes of the optimizer state and the moving average.
-      gradients: bytes of the gradients, and of their sum over microbatches.
+      gradients: bytes of the gradients, of each network's where networks share parameters, and of their sum over microbatches.
       activations: bytes that the forward pass of a microbatch saves for the backward pass.
       temporaries: bytes of short-lived arrays, and of the batch.
       flops: matrix-product FLOPs, including recomputation.
@@ -73,30 +74,35 @@ def estimate(run: Run, devices: int, *, slices: int = 1, stage: int = -1) -> Est
     rules, batch_size, shape = run.mesh.rules, run.stages[stage].batch_size, run.shape(stage)
     mesh = AbstractMesh(run.mesh.sizes(devices, slices), AXES)
     check_batch(batch_size, run.microbatch_count, mesh, rules)
-    features = padded_decoder_rows(run.objective.features(shape), mesh, rules)
+    objective = run.objective_of(stage)
+    features = padded_decoder_rows(objective.features(shape), mesh, rules)
     batch = sum(
         math.prod(sharding.shard_shape((batch_size, *features[name].shape))) * jnp.dtype(features[name].dtype).itemsize
         for name, sharding in batch_shardings(features, mesh, rules).items()
     )
     boxed = boxed_state(run)
     shardings = shardings_of(boxed, mesh, run.mesh)
-    parameters = _bytes(boxed.params, shardings.params)
+    parameter_bytes = _leaf_bytes(boxed.params, shardings.params)
+    parameters = sum(parameter_bytes)
     optimizer = _bytes((boxed.opt_state, boxed.average), (shardings.opt_state, shardings.average))
     constant = _bytes((boxed.carry, boxed.aux), (shardings.carry, shardings.aux))
 
     device = _Device(dict(mesh.shape), slices, rules, batch_size / run.microbatch_count)
-    traced = gradient_trace(run.objective, shape, boxed)
-    itemsize = jnp.dtype(run.objective.execution.compute_dtype).itemsize
+    traced = gradient_trace(objective, shape, boxed)
+    # Pieces are computed again in the backward pass, and so the whole forward pass is.
+    is_in_pieces = run.microbatch_count > 1 and objective.in_pieces(run.microbatch_count) is not None
+    flops = traced.flops + (_forward_flops(objective, shape, boxed) if is_in_pieces else 0)
+    itemsize = jnp.dtype(objective.execution.compute_dtype).itemsize
     leaves = [leaf for leaf in jax.tree.leaves(boxed.params, is_leaf=_is_box) if _is_box(leaf)]
     sent, sent_between = device.sent(leaves, traced, itemsize, zero1=run.mesh.zero1)
     return Estimate(
         parameters=parameters + constant,
         optimizer=optimizer,
-        gradients=parameters * (1 if run.microbatch_count == 1 else 2),
+        gradients=sum(map(operator.mul, parameter_bytes, traced.summands)) + (parameters if run.microbatch_count > 1 else 0),
         activations=round(sum(map(device.bytes, traced.residuals))),
         # The largest array and its gradient; the largest parameter that is gathered, and its gradient, both float32.
         temporaries=round(batch + 2 * device.bytes(traced.largest) + 2 * 4 * max(map(device.gathered_at_once, leaves))),
-        flops=traced.flops * batch_size / mesh.size,
+        flops=flops * batch_size / mesh.size,
         sent=run.microbatch_count * sent,
         sent_between=run.microbatch_count * sent_between,
     )
@@ -176,23 +182,37 @@ def cached(key: Any, make: Callable[[], Any]) -> Any:
 
 def boxed_state(run: Run) -> TrainState:
     """Return the shapes of the state of a sized run, boxed with logical axis names; the first call for a model takes seconds."""
-    objective = with_execution(run, remat="none", layers="scan").objective  # neither changes the state
-    key = ("state", objective, run.optimizer, run.shape(0), run.average_decay is None)
+    plain = with_execution(run, remat="none", layers="scan")  # neither changes the state
+    stages = tuple((plain.objective_of(index), stage.frozen_parts) for index, stage in enumerate(run.stages))
+    key = ("state", plain.objective, frozenset(stages), run.optimizer, run.shape(0), run.average_decay is None)
     state: TrainState = cached(key, lambda: run.boxed_state)
     return state
 
 
 def gradient_trace(objective: Objective, shape: RowShape, boxed: TrainState) -> GradientTrace:
     """Trace the gradient of a batch for `traced_platform()`; the first call for an objective and its options takes seconds."""
+    objective = objective.of_equal_rows
     key = ("gradient", objective, shape._replace(rows=1), traced_platform())  # the trace is per row
     traced: GradientTrace = cached(key, lambda: trace(objective, shape, (boxed.params, boxed.carry, boxed.aux)))
     return traced
 
 
+def _forward_flops(objective: Objective, shape: RowShape, boxed: TrainState) -> int:
+    """Return the matrix-product FLOPs of a forward pass per row, for `traced_platform()`."""
+    key = ("forward", objective, shape._replace(rows=1), traced_platform())
+    flops: int = cached(key, lambda: trace_forward_flops(objective, shape, (boxed.params, boxed.carry, boxed.aux)))
+    return flops
+
+
 def _bytes(boxed: Any, shardings: Any) -> int:
     """Return the bytes of one device's part of a tree."""
+    return sum(_leaf_bytes(boxed, shardings))
+
+
+def _leaf_bytes(boxed: Any, shardings: Any) -> list[int]:
+    """Return the bytes of one device's part of each leaf of a tree."""
     leaves = zip(jax.tree.leaves(nn.meta.unbox(boxed)), jax.tree.leaves(shardings), strict=True)
-    return sum(math.prod(sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf, sharding in leaves)
+    return [math.prod(sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf, sharding in leaves]
 
 
 def _is_box(leaf: Any) -> bool:

@@ -103,19 +103,20 @@ def predict(run: Run, stage: int, device: jax.Device) -> GpuTime | None:
     Returns:
       The time; None for a device without `RATES`, or a run that does not compute in bfloat16.
     """
-    chip, options = chip_of(device), getattr(run.objective, "execution", None)
+    objective = run.objective_of(stage)
+    chip, options = chip_of(device), getattr(objective, "execution", None)
     if chip is None or chip.name not in RATES or options is None or options.concrete.dtype != "bfloat16":
         return None
     rates, execution = RATES[chip.name], options.concrete
     shape, boxed = run.shape(stage), boxed_state(run)
     # Attention is traced for CPUs, which support every pattern everywhere, and its backend is chosen for the GPU afterwards.
     with traces_for("cpu"):
-        traced = gradient_trace(_traceable(run, layers="scan"), shape, boxed)
-    requests = _requests(_traceable(run, layers="unroll", remat="none"), shape)
+        traced = gradient_trace(_traceable(objective, layers="scan"), shape, boxed)
+    requests = _requests(_traceable(objective, layers="unroll", remat="none"), shape)
     count = run.microbatch_count
     products, passes, runs = _activations(traced.products, shape.rows / count, chip, rates)
     attention = shape.rows * sum(_attention_seconds(request, execution.attention, rates) for request in requests)
-    if _drops_out(run):
+    if _drops_out(objective):
         passes *= 1 + rates.dropout
     if execution.remat != "none":
         attention *= 1 + _FORWARD
@@ -143,9 +144,8 @@ def _requests(objective: Objective, shape: RowShape) -> list[Request]:
     return requests
 
 
-def _traceable(run: Run, **changed: str) -> Any:
-    """Return the run's objective with other options of execution, and with attention that every platform supports."""
-    objective: Any = run.objective
+def _traceable(objective: Any, **changed: str) -> Any:
+    """Return the objective with other options of execution, and with attention that every platform supports."""
     return dataclasses.replace(objective, execution=dataclasses.replace(objective.execution, attention="auto", **changed))
 
 
@@ -167,11 +167,11 @@ def _attention_seconds(request: Request, name: str, rates: Rates) -> float:
     return backend.cost(request) / 1e3 * request.length * request.heads * request.head_dim / COST_SIZE
 
 
-def _drops_out(run: Run) -> bool:
+def _drops_out(objective: Objective) -> bool:
     """Return whether a network drops activations out; attention weights do not count."""
     return any(
         rate
-        for config in run.objective.networks.values()
+        for config in objective.networks.values()
         for name, rate in vars(config).items()
         if name.endswith("dropout_rate") and name != "attention_dropout_rate"
     )

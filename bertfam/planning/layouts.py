@@ -91,7 +91,7 @@ def describe_layout(run: Run) -> str:
 
 def heaviest(run: Run) -> int:
     """Return the index of the stage whose step has the most FLOPs."""
-    return max(stages_of(run), key=lambda stage: run.stages[stage].batch_size * run.objective.flops(run.shape(stage)))
+    return max(stages_of(run), key=lambda stage: run.stages[stage].batch_size * run.row_flops(stage))
 
 
 def _meshes(run: Run, devices: int, slices: int) -> Iterator[MeshShape]:

@@ -16,6 +16,9 @@ from bertfam.decoding.decode import Source, decode
 from bertfam.decoding.prompts import prompt_format
 from bertfam.decoding.stepper import Ends, Prompts
 from bertfam.decoding.strategies import Greedy, Limits
+from bertfam.features import RowShape
+from bertfam.objectives.frozen import Frozen
+from bertfam.objectives.objective import Objective
 from bertfam.planning.gpu_time import GpuTime, predict
 from bertfam.planning.hlo.allocations import Allocation, temporary_dump
 from bertfam.planning.hlo.memory import Memory, memory, memory_of_too_large
@@ -118,8 +121,11 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Name in tables: train 256 x 128."""
-        return f"{self.kind} {self.rows} x {self.length}"
+        """Name in tables: train 256 x 128, with the stage if another one has such rows."""
+        stages = self.trainer.run.stages
+        others = (stages[index] for index in stages_of(self.trainer.run) if index != self.stage)
+        is_alike = self.kind == "train" and any((other.batch_size, other.length) == (self.rows, self.length) for other in others)
+        return f"{self.kind} {self.rows} x {self.length}" + (f", stage {self.stage + 1}" if is_alike else "")
 
     @cached_property
     def predicted(self) -> GpuTime | None:
@@ -168,11 +174,12 @@ def jobs(run: Run, mesh: jax.sharding.Mesh, kinds: Collection[Kind] = KINDS) -> 
 
 
 def stages_of(run: Run) -> list[int]:
-    """Return the index of the stage with the largest batch for each row length."""
-    largest: dict[int, int] = {}
+    """Return the index of the stage with the largest batch for each form of rows, objective and part of the parameters."""
+    largest: dict[tuple[RowShape, Objective, Frozen], int] = {}
     for index, stage in enumerate(run.stages):
-        if stage.length not in largest or stage.batch_size > run.stages[largest[stage.length]].batch_size:
-            largest[stage.length] = index
+        key = run.shape(index)._replace(rows=1), run.objective_of(index), stage.frozen_parts
+        if key not in largest or stage.batch_size > run.stages[largest[key]].batch_size:
+            largest[key] = index
     return list(largest.values())
 
 
@@ -197,8 +204,8 @@ def _evaluation(trainer: Trainer, stage: int) -> Job:
 
 
 def _sizes(trainer: Trainer, stage: int) -> tuple[int, int, int]:
-    rows, shape = trainer.run.stages[stage].batch_size, trainer.run.shape(stage)
-    return rows, trainer.run.stages[stage].length, rows * trainer.run.objective.flops(shape)
+    rows = trainer.run.stages[stage].batch_size
+    return rows, trainer.run.stages[stage].length, rows * trainer.run.row_flops(stage)
 
 
 def _decoding(trainer: Trainer, stage: int) -> Job:

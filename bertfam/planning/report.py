@@ -31,7 +31,7 @@ def row(program: Program, slice: Slice) -> dict[str, Any]:
     attention = None
     if job.kind == "train":
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # constants of the trace are computed on this machine
-            attention = describe_attention(job.trainer.run.objective, job.trainer.run.shape(job.stage))
+            attention = describe_attention(job.trainer.run.objective_of(job.stage), job.trainer.run.shape(job.stage))
     return {
         "slice": slice.name,
         "topology": slice.topology,

@@ -77,6 +77,8 @@ class GradientTrace:
         are summed over devices.
       flops: matrix-product FLOPs per row, including recomputation.
       products: matrix products without batch axes, thus not those of attention; including recomputation.
+      summands: number of arrays whose sum is the gradient of each parameter, in the order of the tree's leaves: several where
+        networks share the parameter, such as the towers of a dual encoder.
     """
 
     residuals: tuple[Array, ...]
@@ -84,6 +86,7 @@ class GradientTrace:
     partial_sums: tuple[tuple[Array, int], ...]
     flops: int
     products: tuple[Product, ...]
+    summands: tuple[int, ...]
 
 
 @contextmanager
@@ -121,12 +124,6 @@ def trace(objective: Objective, shape: RowShape, boxed: Any) -> GradientTrace:
       boxed: shapes of its parameters, carry and aux, boxed with logical axis names.
     """
     names = _Names(objective, shape, (boxed[0], boxed[2]))
-    params, _, aux = nn.meta.unbox(boxed)
-    of_rows = jax.eval_shape(lambda key: objective.init(key, shape._replace(rows=_ROWS))[1], jax.random.key(0))
-    carry = nn.meta.unbox(of_rows)
-    features = objective.features(shape)
-    batch = {name: jax.ShapeDtypeStruct((_ROWS, *spec.shape), spec.dtype) for name, spec in features.items()}
-    key = jax.eval_shape(lambda: jax.random.key(0))
 
     def gradient(params: Any, carry: Any, aux: Any, batch: Any, key: jax.Array) -> Any:
         denominators = objective.denominators(batch)
@@ -139,22 +136,46 @@ def trace(objective: Objective, shape: RowShape, boxed: Any) -> GradientTrace:
         return jax.tree.leaves(backward), backward(value)
 
     with abstract_device(traced_platform()):
-        traced, out = jax.make_jaxpr(gradient, return_shape=True)(params, carry, aux, batch, key)
+        traced, out = jax.make_jaxpr(gradient, return_shape=True)(*_arguments(objective, shape, boxed))
     saved = _products_behind(traced.jaxpr, traced.jaxpr.outvars[: len(out[0])])
     residuals = {var for var in saved if not names.is_parameter(var)}
     products = list(_products(traced.jaxpr, 1))
-    arrays = [names.array(var) for eqn, _ in _equations(traced.jaxpr, 1) for var in eqn.outvars if not names.is_stacked(var)]
+    made = (var for eqn, _ in _equations(traced.jaxpr, 1) for var in eqn.outvars)
+    arrays = [names.array(var) for var in made if not names.is_stacked(var) and not _compares_rows(var.aval)]
     partial_sums = Counter[Array]()
     for eqn, times in products:
         if names.contracts_summed_axis(eqn) and (array := names.array(eqn.outvars[0])).is_per_row:
             partial_sums[array] += times
+    gradients = [(var, _products_behind(traced.jaxpr, [var])) for var in traced.jaxpr.outvars[len(out[0]) :]]
     return GradientTrace(
         tuple(names.array(var) for var in residuals),
         max((array for array in arrays if array.is_per_row), key=lambda array: array.size * array.itemsize),
         tuple(partial_sums.items()),
         sum(times * _flops(eqn) for eqn, times in products) // _ROWS,
         tuple(_product(eqn, times) for eqn, times in products if not _is_attention(eqn)),
+        # A gradient that is scattered, such as that of a table, is one array.
+        tuple(max(1, sum(_size(one) == _size(var) for one in behind)) for var, behind in gradients),
     )
+
+
+def trace_forward_flops(objective: Objective, shape: RowShape, boxed: Any) -> int:
+    """Return the matrix-product FLOPs of a forward pass per row; see `trace` for the arguments."""
+
+    def loss(params: Any, carry: Any, aux: Any, batch: Any, key: jax.Array) -> Any:
+        return objective.loss(params, carry, aux, batch, key=key, train=True).terms
+
+    with abstract_device(traced_platform()):
+        traced = jax.make_jaxpr(loss)(*_arguments(objective, shape, boxed))
+    return sum(times * _flops(eqn) for eqn, times in _products(traced.jaxpr, 1)) // _ROWS
+
+
+def _arguments(objective: Objective, shape: RowShape, boxed: Any) -> tuple[Any, ...]:
+    """Return the shapes of parameters, carry, aux, batch and key that are traced."""
+    params, _, aux = nn.meta.unbox(boxed)
+    of_rows = jax.eval_shape(lambda: objective.init(jax.random.key(0), shape._replace(rows=_ROWS))[1])
+    features = objective.features(shape)
+    batch = {name: jax.ShapeDtypeStruct((_ROWS, *spec.shape), spec.dtype) for name, spec in features.items()}
+    return params, nn.meta.unbox(of_rows), aux, batch, jax.eval_shape(lambda: jax.random.key(0))
 
 
 class _Names:
@@ -252,10 +273,22 @@ def _products(jaxpr: Jaxpr, times: int) -> Iterator[tuple[JaxprEqn, int]]:
     return ((eqn, runs) for eqn, runs in _equations(jaxpr, times) if eqn.primitive.name == "dot_general")
 
 
+def _compares_rows(aval: Any) -> bool:
+    """Return whether an array has an element for each two rows of the batch, whose traced number says nothing of its size."""
+    return sum(bool(size) and size % _ROWS == 0 for size in aval.shape) > 1
+
+
 def _flops(eqn: JaxprEqn) -> int:
+    """Return the FLOPs of a matrix product, without those that compare rows, which are few beside those of networks."""
+    if any(_compares_rows(var.aval) for var in (*eqn.invars, *eqn.outvars)):
+        return 0
     (contracted, _), _ = eqn.params["dimension_numbers"]
     contracted_size = math.prod(eqn.invars[0].aval.shape[place] for place in contracted)  # type: ignore[attr-defined]
     return 2 * contracted_size * math.prod(eqn.outvars[0].aval.shape)  # type: ignore[attr-defined]
+
+
+def _size(var: Any) -> int:
+    return math.prod(var.aval.shape)
 
 
 def _is_attention(eqn: JaxprEqn) -> bool:

@@ -4,12 +4,16 @@
 """
 
 import contextlib
+import io
 import os
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from typing_extensions import override
 
 from bertfam.errors import UserError
 from bertfam.storage import buckets, exchange, locks
@@ -205,6 +209,18 @@ def _held_beside(target: Path) -> Iterator[None]:
     """Hold the lock beside a folder; a whole bucket has no place for it."""
     with locks.hold_beside(target) if target.name else contextlib.nullcontext():
         yield
+
+
+class NamedFile(io.FileIO):
+    """Unbuffered file whose errors of writing name it, as those of opening do: a full disk is one of several."""
+
+    @override
+    def write(self, content: Any, /) -> int:
+        try:
+            return super().write(content)
+        except OSError as error:
+            error.filename = self.name
+            raise
 
 
 def write_text(path: Path, text: str) -> None:

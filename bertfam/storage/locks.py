@@ -188,6 +188,7 @@ class _Lock:
             secrets.token_hex(8),
         )
         self._released = threading.Event()
+        self._changing = threading.Lock()  # held while the lock is changed or deleted: a change must not follow the release
         self._misses = 0  # attempts whose folder was gone
 
     def acquire(self, seconds: float | None) -> None:
@@ -212,9 +213,7 @@ class _Lock:
             name = holder.describe() if holder else "another process"
             waited = time.monotonic() - start
             if seconds is not None and waited >= seconds:
-                raise UserError(
-                    f"{self._folder} is being written by {name}; wait until it has ended, or end it, or name another folder"
-                )
+                raise UserError(f"{self._folder} is being written by {name}; wait until it has ended, or end it, or name another")
             if waited >= _QUIET_SECONDS and not is_reported:
                 print(f"bertfam: waiting for {name}, which writes {self._folder}", file=sys.stderr, flush=True)
                 is_reported = True
@@ -223,15 +222,17 @@ class _Lock:
 
     def release(self) -> None:
         """Free the lock, unless another process has taken it."""
-        self._released.set()
-        with contextlib.suppress(OSError, UserError):
+        with self._changing, contextlib.suppress(OSError, UserError):
+            self._released.set()
             if self._is_own():
                 self._path.unlink(missing_ok=True)
 
     def _beat(self) -> None:
         """Change the lock regularly; end this process if another one has taken it, so that only one of them writes."""
         while not self._released.wait(_BEAT_SECONDS):
-            with contextlib.suppress(Exception):  # an outage; the next change may succeed
+            with self._changing, contextlib.suppress(Exception):  # an outage; the next change may succeed
+                if self._released.is_set():
+                    return
                 content = self._read()
                 if content is not None and not self._is_own(content):
                     other = _parse(content)
@@ -251,16 +252,15 @@ class _Lock:
         if is_remote(self._path):
             self._holder = replace(self._holder, folder=str(self._path.parent))
             return buckets.create(self._path, self._holder.content())
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._holder = replace(self._holder, folder=os.path.realpath(self._path.parent), inode=_inode(self._path.parent))
+        folder = self._path.parent
         try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._holder = replace(self._holder, folder=os.path.realpath(folder), inode=_inode(folder))
             handle = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
-        except FileExistsError:
-            return False
-        except FileNotFoundError:  # another process has just deleted the empty folder, or none can create a file there
-            self._misses += 1
-            if self._misses > _MAX_MISSES:
-                raise
+        except (FileNotFoundError, FileExistsError) as error:
+            # Another process may delete the empty folder between any two of these calls; or no folder or file can be created.
+            if isinstance(error, FileNotFoundError) or not folder.is_dir():
+                self._count_miss(error)
             return False
         try:
             with open(handle, "wb") as file:
@@ -271,10 +271,20 @@ class _Lock:
         return True
 
     def _replace(self) -> bool:
-        """Replace a stale lock; return False if another process did the same after this one."""
-        _write(self._path, self._holder)
+        """Replace a stale lock; return False if another process did the same after this one, or has deleted the folder."""
+        try:
+            _write(self._path, self._holder)
+        except FileNotFoundError as error:
+            self._count_miss(error)
+            return False
         time.sleep(_SETTLE_SECONDS)
         return self._is_own()
+
+    def _count_miss(self, error: OSError) -> None:
+        """Count an attempt whose folder was gone; raise its error after so many that no other process can be the cause."""
+        self._misses += 1
+        if self._misses > _MAX_MISSES:
+            raise error
 
     def _is_own(self, content: bytes | None = None) -> bool:
         """Return whether the content, by default the present one, names this lock."""

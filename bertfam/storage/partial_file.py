@@ -1,18 +1,20 @@
 """Local file of records that is complete or absent; an interrupted command resumes it.
 
 Records are appended to .NAME.partial, beside .NAME.partial.json, which says what they were computed from. The complete file is
-moved to NAME. Whoever can write into the folder can foresee these names, so links of these names are replaced, and not followed.
+moved to NAME. A lock keeps a second command with the same NAME waiting: it would append to the same file. Whoever can write into
+the folder can foresee these names, so links of these names are replaced, and not followed.
 """
 
 import json
 import os
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from bertfam.errors import UserError
+from bertfam.storage import locks
 from bertfam.storage.files import check_file, new_file, write_text
 
 
@@ -34,27 +36,34 @@ class PartialFile:
           end: Bytes with which a record ends, and that it has nowhere else; or the size of a record in bytes.
 
         Raises:
-          UserError: If the file exists or cannot be created.
+          UserError: If the file exists or cannot be created, or another process writes it for a minute.
         """
         self._path, self._end = Path(path), end
         check_file(self._path, flag="--output")
         self.partial = self._path.with_name(f".{self._path.name}.partial")
         self._record = self._path.with_name(f".{self._path.name}.partial.json")
-        text = json.dumps(source, sort_keys=True)
-        if _is_plain(self._record) and _is_plain(self.partial) and self._record.read_bytes() == text.encode():
+        with ExitStack() as held:
+            held.enter_context(locks.hold_beside(self._path))
+            check_file(self._path, flag="--output")  # another process may have finished it meanwhile
+            self._open(json.dumps(source, sort_keys=True), header)
+            self.done = self._whole_records(len(header))
+            self._file.seek(0, os.SEEK_END)
+            self._lock = held.pop_all()
+
+    def _open(self, record: str, header: bytes) -> None:
+        """Open the partial file of the same source, or start one."""
+        if _is_plain(self._record) and _is_plain(self.partial) and self._record.read_bytes() == record.encode():
             self._file = open(self.partial, "r+b", opener=_open_unfollowed)
-        else:
-            for name in (self.partial, self._record):
-                if name.is_dir() and not name.is_symlink():
-                    raise UserError(f"{name} is a folder, where a file is written first; remove it, or name another file")
-                name.unlink(missing_ok=True)
-            self._file = open(self.partial, "x+b", opener=_open_unfollowed)
-            with self._named_in_errors():
-                self._file.write(header)
-                self._file.flush()
-            write_text(self._record, text)
-        self.done = self._whole_records(len(header))
-        self._file.seek(0, os.SEEK_END)
+            return
+        for name in (self.partial, self._record):
+            if name.is_dir() and not name.is_symlink():
+                raise UserError(f"{name} is a folder, where a file is written first; remove it, or name another file")
+            name.unlink(missing_ok=True)
+        self._file = open(self.partial, "x+b", opener=_open_unfollowed)
+        with self._named_in_errors():
+            self._file.write(header)
+            self._file.flush()
+        write_text(self._record, record)
 
     def append(self, records: bytes) -> None:
         """Append whole records."""
@@ -64,7 +73,7 @@ class PartialFile:
 
     def close(self) -> None:
         """Close the file, which stays partial unless it is finished."""
-        with self._named_in_errors():  # records that a full disk has refused are written once more
+        with self._lock, self._named_in_errors():  # records that a full disk has refused are written once more
             self._file.close()
 
     def replace_header(self, header: bytes) -> None:
@@ -96,6 +105,7 @@ class PartialFile:
         else:
             os.replace(self.partial, self._path)
         self._record.unlink(missing_ok=True)
+        self._lock.close()
 
     @contextmanager
     def _named_in_errors(self) -> Iterator[None]:

@@ -58,7 +58,8 @@ def check_file(path: Path, max_bytes: int | None = MAX_BYTES) -> None:
         if not is_remote(path):
             if not stat.S_ISREG(status.st_mode):
                 raise UserError(f"{path} is not a regular file: put the file itself there")
-            _check_inside(path)
+            if path.is_symlink():  # any other file lies in its folder
+                _check_inside(path)
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({_reason(error)})") from error
     if max_bytes is not None:

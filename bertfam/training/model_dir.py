@@ -8,6 +8,7 @@ plan.json         plan of the run, printed before training
 vocab/            vocabulary
 cache/            token cache, unless the run names another folder
 checkpoints/      Orbax checkpoints
+starts.jsonl      starts of the run, see `logs.starts`
 metrics.jsonl     metrics, one object per line; TensorBoard event files are beside it, and metrics.damaged.jsonl for damaged lines
 compilations/     compiled programs of runs of earlier versions, which are not used
 plugins/profile/  profiles of --profile_steps
@@ -20,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from flax import linen as nn
 
 from bertfam.config import Config, file_binds, load
 from bertfam.data import vocabularies
@@ -34,6 +34,7 @@ from bertfam.storage.untrusted import check_subfolder, read_json
 from bertfam.training.checkpoints import Checkpoints, has_training_state, selection
 from bertfam.training.integrity import model_dir_files
 from bertfam.training.integrity.model_dir_files import FINGERPRINT, START
+from bertfam.training.logs import starts
 from bertfam.training.run import Run, check_resumable, check_same_model
 from bertfam.training.run_checks import check_vocabulary
 
@@ -43,10 +44,11 @@ class TrainedModel:
     """Model of a MODEL_DIR, opened for evaluation, filling and export.
 
     Attributes:
-      run: configuration, with the vocabulary's size.
+      run: configuration, with the vocabulary's size; see `Run.at`.
       vocabulary: vocabulary of the model.
       step: step of the checkpoint.
-      params: parameters, unsharded on the first device; an imported model has only the heads that it was imported with.
+      params: parameters, unsharded on the first device; an imported model has only the heads that it was imported with. The
+        kernels of a quantised model are int8 or int4 (see `bertfam.compression.quantization`).
     """
 
     run: Run
@@ -56,7 +58,7 @@ class TrainedModel:
 
 
 # Names that a run may have written before its config.gin.
-_OWN = ("cache", "checkpoints", "vocab", "plan.json", FINGERPRINT, START, "metrics.jsonl", model_dir_files.NAME)
+_OWN = ("cache", "checkpoints", "vocab", "plan.json", FINGERPRINT, START, "metrics.jsonl", starts.NAME, model_dir_files.NAME)
 
 
 def check_folder(model_dir: Path) -> None:
@@ -95,7 +97,8 @@ def check_resumes(model_dir: Path, run: Run, given: Sequence[str | Path], step: 
     """
     for folder in given:
         check_vocabulary(folder, model_dir)
-    saved = read_run(model_dir).sized(vocabularies.load(model_dir / "vocab").size)
+    saved = read_run(model_dir).fitted(vocabularies.load(model_dir / "vocab"))
+    check_floats(saved, model_dir, "to train it")
     if has_training_state(model_dir, step):
         if step > saved.total_steps:
             raise UserError(
@@ -132,7 +135,7 @@ def prepare_folder(
         make_folder(model_dir)
     except OSError as error:
         raise UserError(f"{model_dir} cannot be made ({error.strerror}); choose another --model_dir") from error
-    for name in ("config.gin", "plan.json", FINGERPRINT, START, model_dir_files.NAME):
+    for name in ("config.gin", "plan.json", FINGERPRINT, START, starts.NAME, model_dir_files.NAME):
         if (model_dir / name).is_dir():
             raise UserError(f"{model_dir / name} is a folder, in place of a file that a run writes: move it away")
     for folder in (model_dir, model_dir / "vocab"):
@@ -194,6 +197,12 @@ def check_config(path: Path) -> None:
         raise UserError(f"{path} is empty or cut off: it has no objective; restore it")
 
 
+def check_floats(run: Run, folder: str | Path, purpose: str) -> None:
+    """Raise UserError if the model of a folder is quantised, for a purpose that needs floats, such as "to export it"."""
+    if run.quantization is not None:
+        raise UserError(f"{folder} holds a quantised model: name the model that it was made from {purpose}")
+
+
 def check_own_vocabulary(model_dir: Path, vocabulary: Vocabulary, step: int) -> None:
     """Raise UserError if the model was trained with another vocabulary; only an imported model may have no record of it."""
     recorded = model_dir_files.recorded_vocabulary(model_dir)
@@ -216,14 +225,17 @@ def open_model(model_dir: str | Path, step: int | None = None, *, average: bool 
     """
     run = read_run(model_dir)
     vocabulary = vocabularies.load(to_path(model_dir) / "vocab")
-    run = run.sized(vocabulary.size)
+    run = run.fitted(vocabulary)
     checkpoints = Checkpoints(model_dir, read_only=True)
     step = selection.find(model_dir, step, ("average" if average else "params",))
     check_own_vocabulary(to_path(model_dir), vocabulary, step)
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     parts = checkpoints.parts(step)
-    shapes = {name: shape for name, shape in nn.meta.unbox(run.boxed_params).items() if name in parts}
+    shapes = {name: shape for name, shape in run.stored_params.items() if name in parts}
     like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), shapes)
     params = checkpoints.restore_params(step, like, average=average)
     checkpoints.close()
-    return TrainedModel(run, vocabulary, step, params)
+    if run.quantization is not None:
+        params = run.quantization.with_float_tables(params)
+    run = run.at(step)
+    return TrainedModel(run, vocabulary, step, {name: part for name, part in params.items() if name in run.boxed_params})

@@ -4,17 +4,22 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
+import optax
+from flax import linen as nn
 
+from bertfam.compression.quantization import Quantization, axes_of
 from bertfam.data.rows.sentence_pairs import SentencePairs
 from bertfam.data.text_data import TextData
+from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
 from bertfam.features import SENTENCES, RowShape
 from bertfam.models.conversion import adopted
+from bertfam.objectives.frozen import Frozen
 from bertfam.objectives.objective import Objective
 from bertfam.plurals import plural
 from bertfam.sharding.mesh import MeshShape
@@ -23,7 +28,9 @@ from bertfam.training.evaluations.base import Evaluation
 from bertfam.training.hooks.base import Hook
 from bertfam.training.logs.trackers import Tracker
 from bertfam.training.optimizers import AdamW, Optimizer
-from bertfam.training.stages import Stage, expand_ramps, total_steps
+from bertfam.training.schedules import joint_schedule
+from bertfam.training.stages import Stage, expanded, locate, total_steps
+from bertfam.training.stages.phases import Phase, Shaped, initial_shapes, initial_values, phases_of
 from bertfam.training.state import TrainState, first_state
 from bertfam.training.step import NonFinite
 
@@ -35,7 +42,8 @@ class Run:
     Attributes:
       objective: objective to train, with its model.
       data: source of the rows.
-      stages: stages in order, each with its steps, row length and batch size; a `Ramp` is replaced by its stages.
+      stages: stages in order, each with its steps, row length, batch size and perhaps settings of its own; a `Ramp`, and a
+        stage whose noise changes, are replaced by their stages.
       optimizer: optimizer and learning-rate schedule.
       average_decay: decay of the moving average of the parameters (see `moving_average`); None keeps no average.
       non_finite: policy for an update whose loss or gradient is not finite. "raise" ends the run with a line that names the step,
@@ -65,6 +73,8 @@ class Run:
       trackers: services that follow the metrics, such as `Wandb`, beside metrics.jsonl and TensorBoard.
       evaluations: measurements of the model on tasks of your own, such as `FeatureProbe`, every so many updates of theirs.
       hooks: hooks of your own, called between steps after those that save and evaluate.
+      quantization: how the parameters of a model that `bertfam quantize` wrote are stored; None: in floats, as every run trains
+        them.
     """
 
     objective: Objective
@@ -92,11 +102,12 @@ class Run:
     trackers: tuple[Tracker, ...] = ()
     evaluations: tuple[Evaluation, ...] = ()
     hooks: tuple[Hook, ...] = ()
+    quantization: Quantization | None = None
 
     def __post_init__(self) -> None:
         if not self.stages:
             raise ValueError("stages is empty; a run needs at least one Stage")
-        object.__setattr__(self, "stages", expand_ramps(self.stages))
+        object.__setattr__(self, "stages", expanded(self.stages))
         if self.average_decay is not None and not 0 <= self.average_decay < 1:
             raise ValueError(f"average_decay {self.average_decay} is not in [0, 1); None keeps no average")
         for name in ("microbatches", "log_every", "checkpoint_every"):
@@ -122,8 +133,8 @@ class Run:
             raise ValueError(f"seed_bits is {self.seed_bits}: it must be 64, or 32 as in runs of earlier versions")
         for index, stage in enumerate(self.stages):
             try:
-                self.data.check_length(stage.length)
-                self._check_features(stage.length)
+                self.data_of(index).check_length(stage.length)
+                self._check_features(index)
             except UserError as error:
                 raise UserError(f"stages[{index}]: {error}") from error
         self._check_memory()
@@ -145,10 +156,11 @@ class Run:
                 'TextData.order = "streams", or have no memory'
             )
 
-    def _check_features(self, length: int) -> None:
-        read, given = self.objective.features(self.data.shape(length)).keys(), self.data.features(length).keys()
-        objective, noise = type(self.objective).__name__, type(self.data.corruption).__name__
-        if not self.data.corruption.reads_text and not read >= _TOKENS:
+    def _check_features(self, stage: int) -> None:
+        trained, data, length = self.objective_of(stage), self.data_of(stage), self.stages[stage].length
+        read, given = trained.features(self.shape(stage)).keys(), data.features(length).keys()
+        objective, noise = type(trained).__name__, type(data.corruption).__name__
+        if not data.corruption.reads_text and not read >= _TOKENS:
             raise UserError(
                 f"{noise} is for pairs of inputs and targets, which need an encoder-decoder, and {objective} trains none: use "
                 "the run file of one, such as runs/t5_1_1_base.gin, or leave tasks/text_to_text.gin out"
@@ -160,18 +172,23 @@ class Run:
             name = min(missing)
             given_by = _GIVEN_BY.get(name, "TextData.rows to others (@SentencePairs() has all that MlmNsp reads)")
             raise UserError(
-                f"{objective} reads {name}, which rows of {type(self.data.rows).__name__} lack: set {given_by}, or Run.objective "
+                f"{objective} reads {name}, which rows of {type(data.rows).__name__} lack: set {given_by}, or Run.objective "
                 "to another (@Mlm())"
             )
         if "encoder_ranks" in given - read:
             raise UserError(f"{noise} shows {objective} the tokens that it is to predict: set {_MASKING}")
         if unread := (_TOKENS & given) - read:
             raise UserError(f"rows of {noise} have {min(unread)}, which {objective} does not read: set {_CAUSAL}")
-        model_start, row_start = getattr(self.objective, "decoder_start", None), self.data.corruption.decoder_start
+        model_start, row_start = getattr(trained, "decoder_start", None), data.corruption.decoder_start
         if model_start and row_start and model_start != row_start:
             raise UserError(
-                f"the decoder of {type(self.objective.model).__name__} starts with {model_start}, but rows of {noise} with "
+                f"the decoder of {type(trained.model).__name__} starts with {model_start}, but rows of {noise} with "
                 f'{row_start}: set {noise}.start = "{model_start}"'
+            )
+        drawn, of_rows = (getattr(one, "negatives", None) for one in (trained, data.corruption))
+        if "noise_tokens" in read and drawn != of_rows:
+            raise UserError(
+                f"{objective}.negatives is {drawn}, and {noise}.negatives {of_rows}: give both one number (NEGATIVES = {drawn})"
             )
 
     @property
@@ -188,6 +205,13 @@ class Run:
     def most_eval_batches(self) -> int | None:
         """Maximum number of batches per evaluation, with "auto" resolved; None: all."""
         return max(_LEAST_EVAL_BATCHES, self.eval_every // 10) if self.eval_batches == "auto" else self.eval_batches
+
+    @property
+    def phase_ends(self) -> frozenset[int]:
+        """Numbers of updates after which another stage begins, one of which has settings of its own."""
+        pairs = zip(self.stages, self.stages[1:], strict=False)
+        ends = itertools.accumulate(stage.steps for stage in self.stages)
+        return frozenset(end for end, (one, other) in zip(ends, pairs, strict=False) if one.own_settings != other.own_settings)
 
     @property
     def keep(self) -> Keep:
@@ -219,19 +243,80 @@ class Run:
         left = 0
         for index, stage in enumerate(self.stages):
             done = min(step, stage.steps)
-            flops = flops_per_step[index] if flops_per_step else stage.batch_size * self.objective.flops(self.shape(index))
+            flops = flops_per_step[index] if flops_per_step else self.row_flops(index) * stage.batch_size
             left += (stage.steps - done) * flops
             step -= done
         return left
 
     def shape(self, stage: int, length: int | None = None) -> RowShape:
         """Return the static sizes of a stage's rows and batches; rows have the stage's `length` unless another is given."""
-        return self.data.shape(length or self.stages[stage].length)._replace(rows=self.stages[stage].batch_size)
+        return self.data_of(stage).shape(length or self.stages[stage].length)._replace(rows=self.stages[stage].batch_size)
+
+    def row_flops(self, stage: int, length: int | None = None) -> int:
+        """Return the matrix-product FLOPs of training on a row of one example of a stage; see `shape`."""
+        return self.objective_of(stage).flops(self.shape(stage, length))
+
+    def objective_of(self, stage: int) -> Objective:
+        """Return the objective of a stage, computed as that of the run is."""
+        own: Any = self.stages[stage].objective
+        return self.objective if own is None else dataclasses.replace(own, execution=self.objective.execution)
+
+    def data_of(self, stage: int) -> TextData:
+        """Return the data of a stage."""
+        return self.stages[stage].data(self.data)
+
+    def at(self, step: int) -> "Run":
+        """Return the run of the stage that made the update that led to `step`, with its objective and its data alone."""
+        index, _ = locate(self.stages, min(max(step, 1), self.total_steps) - 1)
+        stage = self.stages[index]
+        if not stage.own_settings:
+            return self
+        own = dataclasses.replace(stage, objective=None, corruption=None)
+        return dataclasses.replace(self, objective=self.objective_of(index), data=self.data_of(index), stages=(own,))
+
+    @functools.cached_property
+    def schedule(self) -> optax.Schedule:
+        """Learning rate by step."""
+        return joint_schedule(self.optimizer.schedule, [(stage.steps, stage.schedule) for stage in self.stages])
+
+    def build_optimizer(self) -> optax.GradientTransformationExtraArgs:
+        """Build the optax transformation of a sized run."""
+        return self.optimizer.build(self.total_steps, self.boxed_trained, self.schedule)
+
+    @property
+    def _shaped(self) -> list[Shaped]:
+        """Objective of each stage with the shape of its rows."""
+        return [(self.objective_of(index), self.shape(index)) for index in range(len(self.stages))]
+
+    @property
+    def _shaped_once(self) -> tuple[Shaped, ...]:
+        """All objectives, that of the run first, each with the shape of the first rows that it reads."""
+        first: dict[Objective, Shaped] = {}
+        for shaped in self._shaped:
+            first.setdefault(shaped[0], shaped)
+        own = first.pop(self.objective, (self.objective, self.shape(0)))
+        return (own, *first.values())
+
+    def initial_values(self, key: jax.Array) -> tuple[Any, Any, Any]:
+        """Initialise (params, carry, aux) of a sized run; params are boxed with logical axis names."""
+        return initial_values(self._shaped_once, key)
 
     @functools.cached_property
     def initial_shapes(self) -> tuple[Any, Any, Any]:
         """The shapes of (params, carry, aux) of a sized run; params are boxed with logical axis names."""
-        return _initial_shapes(self.objective, self.shape(0))
+        return initial_shapes(self._shaped_once)
+
+    @functools.cached_property
+    def phases(self) -> tuple[Phase, ...]:
+        """Phase of each stage of a sized run: its objective and the parameters that it trains."""
+        if not any(stage.objective or stage.frozen for stage in self.stages):
+            return (Phase.of(self.objective),) * len(self.stages)
+        return phases_of(self._shaped, [stage.frozen_parts for stage in self.stages], self.boxed_params.keys())
+
+    @property
+    def frozen(self) -> Frozen:
+        """Parameters that no stage of a sized run trains."""
+        return self.phases[0].frozen
 
     @property
     def boxed_params(self) -> Any:
@@ -239,31 +324,41 @@ class Run:
         return self.initial_shapes[0]
 
     @functools.cached_property
+    def stored_params(self) -> Any:
+        """The shapes of the parameters of a sized run as its checkpoints store them, without boxes."""
+        shapes = nn.meta.unbox(self.boxed_params)
+        quantization, axes = self.quantization, axes_of(self.boxed_params)
+        return jax.eval_shape(lambda params: quantization.quantized(params, axes), shapes) if quantization else shapes
+
+    @functools.cached_property
     def boxed_trained(self) -> Any:
         """The shapes of the parameters that are not frozen, boxed with logical axis names."""
-        return jax.eval_shape(self.objective.frozen.trained, self.boxed_params)
+        return jax.eval_shape(self.frozen.trained, self.boxed_params)
 
     @functools.cached_property
     def boxed_state(self) -> TrainState:
         """The shapes of the state of a sized run; parameters, and their copies, are boxed with logical axis names."""
-        return _state_shapes(self.objective, self.shape(0), self.optimizer, self.total_steps, self.average_decay is not None)
+        return _state_shapes(self._shaped_once, self.frozen, self.optimizer, self.total_steps, self.average_decay is not None)
 
     def sized(self, vocabulary_size: int) -> "Run":
         """Return the run with its model's vocabulary size set."""
-        return dataclasses.replace(self, objective=self.objective.sized(vocabulary_size))
+        return self._with_objectives(lambda objective: objective.sized(vocabulary_size))
+
+    def fitted(self, vocabulary: Vocabulary) -> "Run":
+        """Return the run with its model fitted to a vocabulary."""
+        return self._with_objectives(lambda objective: objective.fitted(vocabulary))
+
+    def _with_objectives(self, change: Callable[[Objective], Objective]) -> "Run":
+        stages = tuple(
+            stage if stage.objective is None else dataclasses.replace(stage, objective=change(stage.objective))
+            for stage in self.stages
+        )
+        return dataclasses.replace(self, objective=change(self.objective), stages=stages)
 
 
-# Tracing takes tenths of a second, and a process makes several equal runs: of a folder, sized for a vocabulary, or for a plan.
 @functools.lru_cache(maxsize=8)
-def _initial_shapes(objective: Objective, shape: RowShape) -> tuple[Any, Any, Any]:
-    shapes: tuple[Any, Any, Any] = jax.eval_shape(lambda key: objective.init(key, shape), jax.random.key(0))
-    return shapes
-
-
-@functools.lru_cache(maxsize=8)
-def _state_shapes(objective: Objective, shape: RowShape, optimizer: Optimizer, steps: int, averaged: bool) -> TrainState:
-    initial = _initial_shapes(objective, shape)
-    frozen = objective.frozen
+def _state_shapes(shaped: tuple[Shaped, ...], frozen: Frozen, optimizer: Optimizer, steps: int, averaged: bool) -> TrainState:
+    initial = initial_shapes(shaped)
     built = optimizer.build(steps, jax.eval_shape(frozen.trained, initial[0]))
     state: TrainState = jax.eval_shape(lambda initial: first_state(initial, built, frozen, averaged=averaged), initial)
     return state
@@ -280,6 +375,7 @@ _GIVEN_BY = {
     "span_left_positions": "BertMasking.boundaries to True",
     "encoder_word_numbers": "BertMasking.word_numbers to True",
     "encoder_ranks": "TextData.corruption to @PermutationNoise()",
+    "noise_tokens": "TextData.corruption to @SkipGrams()",
 }
 # Input features of encoders and decoders, and the settings that give rows one of them, both, or masks.
 _TOKENS = {"encoder_input_tokens", "decoder_input_tokens"}
@@ -336,6 +432,38 @@ def check_resumable(old: Run, new: Run, step: int, folder: str = "MODEL_DIR") ->
     _check_same(old, new, "Run", (_AT_START[0], f"--model_dir, where --init_from={folder} starts from these weights"))
     start = f"--gin_file={folder}/config.gin --init_from={folder} --init_optimizer"
     restart = f"start a new run from this one by {start} and another --model_dir"
+    check_begun_stages(old, new, step, f"or {restart}")
+    if any(stage.own_settings for stage in (*old.stages, *new.stages)):
+        _check_same_state(old, new, restart)
+    for index, (before, now) in enumerate(zip(old.stages, new.stages, strict=False)):
+        if sum(stage.steps for stage in old.stages[:index]) < step:
+            for name in before.own_settings.keys() | now.own_settings.keys():
+                _check_same(getattr(before, name), getattr(now, name), f"Run.stages[{index}].{name}")
+
+
+def _check_same_state(old: Run, new: Run, restart: str) -> None:
+    """Raise UserError if the stages of a sized run use or train parameters that it did not begin with."""
+    if further := sorted(new.boxed_params.keys() - old.boxed_params.keys()):
+        raise UserError(
+            f"Run.stages use {further[0]} now, which this run did not make at its first step; leave it out, or {restart}"
+        )
+    moments = [jax.tree.map(lambda leaf: leaf.shape, nn.meta.unbox(run.boxed_state.opt_state)) for run in (old, new)]
+    if moments[0] != moments[1]:
+        raise UserError(
+            "Run.stages freeze other parts in all stages now than when this run started, and so moments are missing or left "
+            f"over; change them back, or {restart}"
+        )
+
+
+def check_begun_stages(old: Run, new: Run, step: int, otherwise: str) -> None:
+    """Raise UserError if stages of `new` have other batches than the first `step` updates of `old` were made with.
+
+    Args:
+      old: the run that made the updates.
+      new: the run that goes on.
+      step: number of updates that are done.
+      otherwise: advice that ends the message: "or ...".
+    """
     for index, (before, now) in enumerate(itertools.zip_longest(old.stages, new.stages)):
         if step <= 0:
             return
@@ -343,15 +471,15 @@ def check_resumable(old: Run, new: Run, step: int, folder: str = "MODEL_DIR") ->
         where = f"Run.stages[{index}]"
         if now is None:
             made = f"{plural(done, 'update')} {'is' if done == 1 else 'are'} done"
-            raise UserError(f"{where}, of which {made}, is not in Run.stages now; put it back, or {restart}")
+            raise UserError(f"{where}, of which {made}, is not in Run.stages now; put it back, {otherwise}")
         for name in ("length", "batch_size"):
             if getattr(now, name) != getattr(before, name):
                 fix = _end_of_stage(old.stages, now, index, done) if is_last else "change it back"
-                raise UserError(f"{where}.{name} {_change(getattr(before, name), getattr(now, name))}; {fix}, or {restart}")
+                raise UserError(f"{where}.{name} {_change(getattr(before, name), getattr(now, name))}; {fix}, {otherwise}")
         if now.steps < done or (now.steps != before.steps and not is_last):
             least = f"at least {done:,}" if is_last else f"{done:,}"
             raise UserError(
-                f"{where}.steps {_change(before.steps, now.steps)}, but {done:,} are done; set it to {least}, or {restart}"
+                f"{where}.steps {_change(before.steps, now.steps)}, but {done:,} are done; set it to {least}, {otherwise}"
             )
         step -= done
 
@@ -374,14 +502,21 @@ def check_same_model(old: Any, new: Any) -> None:
     _check_same(old, new, "Run.objective.model", ("in the imported model", "--model_dir"), _DROPOUT)
 
 
-def check_same_network(old: Any, new: Any, folder: str, where: str = "Run.objective.model") -> None:
+def check_same_network(
+    old: Any,
+    new: Any,
+    folder: str,
+    where: str = "Run.objective.model",
+    sizes: Collection[str] = (),
+    flag: str = "--init_from",
+) -> None:
     """Raise UserError if a model cannot start from the parameters in `folder`; see `bertfam.models.conversion.adopted`.
 
-    Dropout and vocabulary size may differ in any case.
+    Dropout and vocabulary size may differ in any case, and so may `sizes` of a model that grows.
     """
     values = {field.name: getattr(new, field.name) for field in dataclasses.fields(new)}
-    expected = adopted(type(new), old, values) or old
-    _check_same(expected, new, where, (f"in {folder}", "--init_from"), FREE_OF_NETWORKS)
+    expected = adopted(type(new), old, values, sizes) or old
+    _check_same(expected, new, where, (f"in {folder}", flag), FREE_OF_NETWORKS)
 
 
 def check_same_optimizer(old: Any, new: Any, folder: str) -> None:

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -53,16 +53,21 @@ def make_plan(
     stages = []
     for index, stage in enumerate(run.stages):
         own = row_counts[index] if row_counts else {}
-        shape = run.shape(index, max(own, default=None))
+        objective, shape = run.objective_of(index), run.shape(index, max(own, default=None))
         length = np.average([*own], weights=[*own.values()]) if own else stage.length
         stages.append(
-            dataclasses.asdict(stage)
-            | {
+            {
+                "steps": stage.steps,
+                "length": stage.length,
+                "batch_size": stage.batch_size,
+                "settings": {name: _own_setting(value) for name, value in stage.own_settings.items()},
                 "predictions": shape.targets or shape.predictions,
                 "tokens_per_step": round(stage.batch_size * length),
                 "row_counts": dict(own),
-                "flops_per_step": flops_per_step[index] if flops_per_step else stage.batch_size * run.objective.flops(shape),
-                "attention": describe_attention(run.objective, shape),
+                "flops_per_step": flops_per_step[index]
+                if flops_per_step
+                else stage.batch_size * run.objective_of(index).flops(shape),
+                "attention": describe_attention(objective, shape),
             }
         )
     return {
@@ -85,6 +90,13 @@ def make_plan(
         "reasons": dict(reasons or {}),
         "classes": dict(classes or {}),
     }
+
+
+def _own_setting(value: Any) -> str:
+    """Format a setting of a stage; an objective without the execution, which is that of the run."""
+    if isinstance(value, Objective):
+        value = dataclasses.replace(cast(Any, value), execution=Execution())
+    return ", ".join(value) if isinstance(value, tuple) else settings(value)
 
 
 def _units(run: Run) -> dict[str, str]:
@@ -236,6 +248,7 @@ def plan_text(plan: Mapping[str, Any]) -> str:
             sizes = listed((f"{length} tokens ({plural(count, 'row')})" for length, count in counts.items()), _SHOWN_LENGTHS)
             batches = sum(counts.values()) / stage["batch_size"]
             lines.append(f"lengths      {sizes}; {batches:,.4g} batches an epoch, each of rows of similar length")
+        lines += [f"{name:<12} {value}" for name, value in stage["settings"].items()]
         lines.append(f"attention    {stage['attention']}")
     lines.append(f"optimizer    {plan['optimizer']}")
     if plan["layer_rates"]:

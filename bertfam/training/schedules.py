@@ -7,6 +7,7 @@ has those of its new length.
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -227,3 +228,33 @@ class WarmupStableDecay(Decay):
             return xp.ones_like(done)
         left = _left(done, start, total, xp)
         return left if self.tail == "linear" else 1.0 - xp.sqrt(1.0 - left)
+
+
+def joint_schedule(schedule: Schedule, stages: Sequence[tuple[int, Schedule | None]]) -> optax.Schedule:
+    """Build the optax schedule of a run whose stages may have schedules of their own.
+
+    Such a schedule has the length of its stage and counts from the stage's first update. The other stages share the run's
+    schedule, which counts their updates alone and has their length.
+
+    Args:
+      schedule: schedule of the run.
+      stages: number of updates and own schedule of each stage, in order.
+    """
+    shared = schedule.build(sum(steps for steps, own in stages if own is None))
+    if all(own is None for _, own in stages):
+        return shared
+    ends = np.cumsum([steps for steps, _ in stages])
+    parts, elsewhere = [], 0  # updates of stages with schedules of their own, before the present one
+    for (steps, own), end in zip(stages, ends.tolist(), strict=True):
+        parts.append((shared, elsewhere) if own is None else (own.build(steps), end - steps))
+        elsewhere += 0 if own is None else steps
+
+    def rate(count: Any) -> Any:
+        if isinstance(count, int | np.integer):
+            stage = min(int(np.searchsorted(ends, count, "right")), len(parts) - 1)
+            part, before = parts[stage]
+            return part(count - before)
+        rates = jnp.stack([part(jnp.maximum(count - before, 0)) for part, before in parts])
+        return rates[jnp.minimum(jnp.searchsorted(jnp.asarray(ends), count, side="right"), len(parts) - 1)]
+
+    return rate

@@ -1,15 +1,18 @@
-"""The training and evaluation steps: pure functions of (state, batch)."""
+"""The training and evaluation steps: pure functions of state, batch and seed."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from bertfam.kernels.random_bits import THREEFRY
-from bertfam.objectives.objective import ROWS, Batch, Objective, Sum
+from bertfam.objectives.objective import ROWS, Batch, Sum
+from bertfam.sharding.pieces import interleaved, joined
 from bertfam.training.optimizers.moments import one_minus_power
+from bertfam.training.stages.phases import Phase
 from bertfam.training.state import TrainState
 
 # Constants folded into the seed of a run, one for each use, so that no two uses share keys.
@@ -22,7 +25,7 @@ NON_FINITE, SKIPPED = "non_finite", "skipped"
 EMPTY = "nothing_to_predict"
 # Prefix of the loss terms among the metrics of an evaluation step: the sum of a term and its denominator.
 TERM = "term/"
-TrainStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
+TrainStep = Callable[..., tuple[TrainState, Metrics]]
 
 
 def root_key(seed: int) -> jax.Array:
@@ -34,6 +37,11 @@ def root_key(seed: int) -> jax.Array:
     key = jax.random.key(seed % 2**32, impl=THREEFRY)
     upper = seed >> 32
     return jax.random.fold_in(jax.random.fold_in(key, UPPER_BITS), upper) if upper else key
+
+
+def seed_words(seed: int) -> np.ndarray:
+    """Return the data of `root_key(seed)`, the argument of a step: uint32[2]. So runs that differ in the seed share programs."""
+    return np.asarray(jax.random.key_data(root_key(seed)))
 
 
 def total_loss(
@@ -48,32 +56,34 @@ def total_loss(
 
 
 def make_train_step(
-    objective: Objective,
+    phase: Phase,
     optimizer: optax.GradientTransformation,
     *,
-    seed: int,
     microbatches: int = 1,
     non_finite: NonFinite = "raise",
     average_decay: float | None = None,
 ) -> TrainStep:
-    """Build `train_step(state, batch) -> (state, metrics)`.
+    """Build `train_step(state, batch, seed, rate=None) -> (state, metrics)`, where `seed` is `seed_words` of the run.
+
+    `rate` is the learning rate, float32[]; None: that of the optimizer's schedule, which is then a part of the program.
+
+    The key of dropout is fold_in(fold_in(fold_in(root_key, DROPOUT), step), microbatch).
 
     If the loss or the norm of the gradient is not finite, `step` and `skipped` are incremented, but parameters, optimizer state,
     average and carry are unchanged. The metric `NON_FINITE` or `SKIPPED` is 1 there, else 0.
 
     Args:
-      objective: the objective to train.
+      phase: what is trained; `Phase.of(objective)` in a run of one objective.
       optimizer: applied to the gradient of the summed loss; an `update` that accepts `step` receives the state's.
-      seed: seed of dropout, whose key is fold_in(fold_in(fold_in(root_key(seed), DROPOUT), step), microbatch).
       microbatches: number of pieces in which a batch is computed, one after another; must divide the batch.
       non_finite: "skip" excludes the other metrics of a skipped step from the means; "raise" keeps them for the error message.
       average_decay: decay of the moving average of the parameters; None if the state has none.
     """
-    gradient_of = make_gradient(objective, seed=seed, microbatches=microbatches)
-    update, frozen = optax.with_extra_args_support(optimizer).update, objective.frozen
+    gradient_of = make_gradient(phase, microbatches=microbatches)
+    update, frozen, idle = optax.with_extra_args_support(optimizer).update, phase.frozen, phase.idle
 
-    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        gradient, carry, metrics = gradient_of(state, batch)
+    def train_step(state: TrainState, batch: Batch, seed: Any, rate: Any = None) -> tuple[TrainState, Metrics]:
+        gradient, carry, metrics = gradient_of(state, batch, seed)
         norm = optax.tree.norm(gradient)
         metrics["gradient_norm"] = Sum(norm, jnp.ones(()))
         finite = jnp.isfinite(metrics["loss"].total) & jnp.isfinite(norm)
@@ -81,9 +91,13 @@ def make_train_step(
         skipped = state.skipped + jnp.where(finite, 0, 1)
         step = state.step + 1
         trained = frozen.trained(state.params)
-        updates, opt_state = update(gradient, state.opt_state, trained, step=state.step)
+        updates, opt_state = update(gradient, state.opt_state, trained, step=state.step, rate=rate)
         params = frozen.joined(optax.apply_updates(trained, updates), state.params)
         average = state.average if average_decay is None else moving_average(state.average, params, average_decay, step - skipped)
+        params, opt_state, average = (
+            idle.kept(new, old, state.params)
+            for new, old in ((params, state.params), (opt_state, state.opt_state), (average, state.average))
+        )
         changed = state._replace(params=params, opt_state=opt_state, carry=carry, average=average)
         state = jax.tree.map(lambda new, old: jnp.where(finite, new, old), changed, state)
 
@@ -96,26 +110,29 @@ def make_train_step(
     return train_step
 
 
-def make_gradient(
-    objective: Objective, *, seed: int, microbatches: int
-) -> Callable[[TrainState, Batch], tuple[Any, Any, Metrics]]:
-    """Build `gradient(state, batch) -> (gradient, carry, metrics)`; see `make_train_step`.
+def make_gradient(phase: Phase, *, microbatches: int) -> Callable[[TrainState, Batch, Any], tuple[Any, Any, Metrics]]:
+    """Build `gradient(state, batch, seed) -> (gradient, carry, metrics)`; see `make_train_step`.
 
     The denominators come from the whole global batch before it is split, so microbatches add up to the same gradient. Frozen
-    parameters have none.
+    parameters have none, and that of idle ones is 0. An objective whose loss is one over all rows computes the pieces itself
+    (`Objective.in_pieces`).
     """
-    frozen = objective.frozen
+    objective, frozen = phase.objective, phase.frozen
+    if microbatches > 1 and (own := objective.in_pieces(microbatches)) is not None:
+        objective, microbatches = own, 1
 
     def gradients(params: Any, carry: Any, aux: Any, batch: Batch, key: jax.Array, denominators: Mapping[str, jax.Array]) -> Any:
         def loss(trained: Any) -> Any:
-            out = objective.loss(frozen.joined(trained, params), carry, aux, batch, key=key, train=True)
+            used = phase.used(phase.idle.stopped(frozen.joined(trained, params)))
+            out = objective.loss(used, carry, aux, batch, key=key, train=True)
             return total_loss(out.terms, denominators, objective.coefficients), (out.carry, out.metrics)
 
         (value, (carry, metrics)), gradient = jax.value_and_grad(loss, has_aux=True)(frozen.trained(params))
         return gradient, carry, metrics | {"loss": Sum(value, jnp.ones(()))}
 
-    def gradient_of_batch(state: TrainState, batch: Batch) -> tuple[Any, Any, Metrics]:
-        key = jax.random.fold_in(jax.random.fold_in(root_key(seed), DROPOUT), state.step)
+    def gradient_of_batch(state: TrainState, batch: Batch, seed: Any) -> tuple[Any, Any, Metrics]:
+        root = jax.random.wrap_key_data(seed, impl=THREEFRY)
+        key = jax.random.fold_in(jax.random.fold_in(root, DROPOUT), state.step)
         denominators = objective.denominators(batch)
 
         def piece(carry: Any, index: jax.Array, rows: Batch) -> Any:
@@ -148,25 +165,16 @@ def make_gradient(
     return gradient_of_batch
 
 
-def interleaved(batch: Any, pieces: int) -> Any:
-    """Reshape [batch, ...] to [pieces, batch / pieces, ...]; devices keep their rows, and each piece has rows of every device."""
-    return jax.tree.map(lambda value: value.reshape(value.shape[0] // pieces, pieces, *value.shape[1:]).swapaxes(0, 1), batch)
-
-
-def joined(pieces: jax.Array) -> jax.Array:
-    """Reshape [pieces, batch / pieces, ...] to [batch, ...]; the inverse of `interleaved`."""
-    return pieces.swapaxes(0, 1).reshape(-1, *pieces.shape[2:])
-
-
-def make_eval_step(objective: Objective) -> Callable[..., Metrics]:
+def make_eval_step(phase: Phase) -> Callable[..., Metrics]:
     """Build `eval_step(params, batch, aux) -> metrics`, without dropout and without carry from earlier batches.
 
     Besides the objective's metrics, each loss term is returned under `TERM` plus its name. It differs from the objective's own
     metrics if several terms share a denominator, as StructBERT's masked and shuffled tokens do.
     """
+    objective = phase.objective
 
     def eval_step(params: Any, batch: Batch, aux: Any = {}) -> Metrics:  # noqa: B006
-        out = objective.loss(params, {}, aux, batch, key=None, train=False)
+        out = objective.loss(phase.used(params), {}, aux, batch, key=None, train=False)
         denominators = objective.denominators(batch)
         return out.metrics | {TERM + name: Sum(term, denominators[name]) for name, term in out.terms.items()}
 

@@ -17,7 +17,7 @@ from bertfam.objectives.distillation import TEACHER
 from bertfam.objectives.teacher import Teacher
 from bertfam.storage.paths import to_path
 from bertfam.training.checkpoints import selection
-from bertfam.training.model_dir import read_run
+from bertfam.training.model_dir import check_floats, read_run
 from bertfam.training.run import Run
 from bertfam.training.trained_networks import ENCODER, ENCODER_DECODER, read_network, vocabulary_folder
 
@@ -47,6 +47,8 @@ def open_teacher(folder: str, step: int | None = None, network: str | None = Non
     if (to_path(folder) / "config.gin").is_file():
         step = selection.find(folder, step)
     model = read_network(folder, step=step, network=network)
+    if model.trained is not None:
+        check_floats(model.trained.run, folder, "to distill it")
     if model.config.kind != ENCODER:
         fix = f", or give --teacher_network={ENCODER}" if model.config.kind == ENCODER_DECODER else ""
         raise UserError(f"{folder} holds a model with a decoder, but a teacher must be an encoder; name the folder of one{fix}")
@@ -113,7 +115,7 @@ def teacher_bindings(opened: LoadedTeacher, origin: str) -> list[Override]:
 
 
 def read_teachers(run: Run, vocabulary: Vocabulary, loaded: Collection[LoadedTeacher] = ()) -> dict[str, Any]:
-    """Read the `aux` of a run: the parameters of its teachers by name; {} for most objectives.
+    """Read the parameters of a run's teachers by name, a part of its `aux`; {} for most objectives.
 
     Args:
       run: run of the student.
@@ -143,3 +145,8 @@ def read_teachers(run: Run, vocabulary: Vocabulary, loaded: Collection[LoadedTea
             )
         params[name] = opened.params
     return params
+
+
+def read_aux(run: Run, vocabulary: Vocabulary, loaded: Collection[LoadedTeacher] = ()) -> dict[str, Any]:
+    """Read the `aux` of a run: its teachers (see `read_teachers`) and what else its objective reads and does not train."""
+    return read_teachers(run, vocabulary, loaded) | run.objective.read_aux(vocabulary)

@@ -10,6 +10,7 @@ from bertfam.config.state import preserve_gin
 from bertfam.data import vocabularies
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError, warn
+from bertfam.features import RowShape
 from bertfam.interop import huggingface
 from bertfam.interop.folders import check_is_model
 from bertfam.interop.sentence_transformers import EmbeddingSettings, find_settings
@@ -40,6 +41,11 @@ class Network(NamedTuple):
     vocabulary: Vocabulary
     embedding: EmbeddingSettings
     trained: TrainedModel | None = None
+
+    @property
+    def shifted(self) -> bool:
+        """True if the masked-token head predicts a token at the position before it."""
+        return self.trained is not None and getattr(self.trained.run.objective, "shifted", False)
 
     def encoder_only(self) -> Self:
         """Return the encoder of an encoder-decoder."""
@@ -98,7 +104,8 @@ def embedding_settings(trained: TrainedModel) -> EmbeddingSettings:
     A model that was imported and not trained has rows as long as the model allows.
     """
     run = trained.run
-    return EmbeddingSettings(pooling=run.objective.pooling, length=run.stages[-1].length if trained.step else None)
+    longest = run.objective.sequence_shape(RowShape(run.stages[-1].length, predictions=0)).length
+    return EmbeddingSettings(run.objective.pooling, run.objective.normalize, longest if trained.step else None)
 
 
 def read_network(path: str | Path, *, step: int | None = None, network: str | None = None, average: bool = False) -> Network:

@@ -3,8 +3,8 @@
 import dataclasses
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import linen as nn
+from flax import traverse_util
 from jax.sharding import NamedSharding, PartitionSpec
 from tqdm import tqdm
 
@@ -36,8 +37,9 @@ from bertfam.training.logs.row_flops import row_flops
 from bertfam.training.optimizers.tensors import describe
 from bertfam.training.prefetch import Batch, global_batch
 from bertfam.training.run import Run
-from bertfam.training.state import TrainState, new_state, shardings_of
-from bertfam.training.step import INITIALISATION, TERM, Metrics, make_eval_step, make_train_step, root_key
+from bertfam.training.stages.phases import Phase
+from bertfam.training.state import TrainState, first_state, shardings_of
+from bertfam.training.step import INITIALISATION, TERM, Metrics, make_eval_step, make_train_step, root_key, seed_words
 
 _EVAL_BATCHES_IN_FLIGHT = 2
 
@@ -71,6 +73,17 @@ class StageProgram:
         return global_batch(source, step, self.batch_size, self.features, self.shardings)
 
 
+@dataclass(frozen=True)
+class PhasePrograms:
+    """Jitted functions of the stages that train alike; each compiles once for each shape of a batch."""
+
+    step: Any
+    eval_step: Any
+    predictions: Any
+    inspection: Any
+    digester: Digester
+
+
 class Trainer:
     """Sized run on a mesh, with everything checked that can be checked before compiling."""
 
@@ -78,41 +91,71 @@ class Trainer:
         """Check the run against the mesh; raises UserError if a size does not divide over it."""
         self.run, self.mesh = run, mesh
         self.phase_timer = phase_timer or PhaseTimer()
+        self.compiled_bytes: dict[str, int] = {}  # on each device, by the name of the program
         params = run.boxed_params
         self.tensors = describe(params)
-        self.optimizer: optax.GradientTransformation = run.optimizer.build(run.total_steps, run.boxed_trained)
-        self.schedule = run.optimizer.schedule.build(run.total_steps)
+        self.optimizer: optax.GradientTransformation = run.build_optimizer()
+        self.schedule = run.schedule
         self.shardings = shardings_of(run.boxed_state, mesh, run.mesh)
         self.abstract_state: TrainState = on_devices(nn.meta.unbox(run.boxed_state), self.shardings)
         if run.keep_best is not None:
-            self._check_metric(run.keep_best)
+            for index in {phase: index for index, phase in enumerate(run.phases)}.values():
+                self._check_metric(run.keep_best, index)
         self.stages = [self._stage(index) for index in range(len(run.stages))]
         self._programs: dict[tuple[int, int], StageProgram] = {}
-        pieces: Any = {"seed": run.key_seed, "microbatches": run.microbatch_count}
-        policies: Any = {"non_finite": run.non_finite, "average_decay": run.average_decay}
-        step = make_train_step(run.objective, self.optimizer, **pieces, **policies)
-        self._new_state = jax.jit(self._fresh, out_shardings=self.shardings)
-        self._step = jax.jit(step, donate_argnums=0, out_shardings=(self.shardings, None))
-        inspection = make_inspection(run.objective, self.optimizer, describe(run.boxed_trained), **pieces)
-        self._inspection = jax.jit(inspection, out_shardings=NamedSharding(mesh, PartitionSpec()))
-        self._digester = Digester(run.objective, self.shardings.params, nn.meta.unbox(run.boxed_trained), **pieces)
-        self._eval_step = jax.jit(make_eval_step(run.objective))
-        self._predictions = jax.jit(run.objective.predictions, out_shardings=NamedSharding(mesh, PartitionSpec()))
+        self.row_lengths: dict[int, list[int]] = {}  # of the stages whose text is planned in rows of several lengths
+        self._new_state = jax.jit(self._fresh, static_argnums=1, out_shardings=self.shardings)
+        self._seed, self._replicated = seed_words(run.key_seed), NamedSharding(self.mesh, PartitionSpec())
+        evaluations = {phase.objective: self._evaluation(phase) for phase in run.phases}
+        self._by_phase = {
+            phase: self._phase_programs(phase, *evaluations[phase.objective]) for phase in dict.fromkeys(run.phases)
+        }
 
-    def _fresh(self, key: jax.Array) -> TrainState:
-        run, averaged = self.run, self.run.average_decay is not None
-        state = new_state(run.objective, self.optimizer, key, run.shape(0), averaged=averaged)
+    def _evaluation(self, phase: Phase) -> tuple[Any, Any]:
+        """Return the jitted functions that evaluate and that predict."""
+
+        def predictions(params: Any, batch: Batch) -> Predictions:
+            return phase.objective.predictions(phase.used(params), batch)
+
+        return jax.jit(make_eval_step(phase)), jax.jit(predictions, out_shardings=self._replicated)
+
+    def _phase_programs(self, phase: Phase, eval_step: Any, predictions: Any) -> PhasePrograms:
+        run = self.run
+        microbatches = run.microbatch_count
+        policies: Any = {"non_finite": run.non_finite, "average_decay": run.average_decay}
+        step = make_train_step(phase, self.optimizer, microbatches=microbatches, **policies)
+        inspection = make_inspection(phase, self.optimizer, describe(run.boxed_trained), microbatches=microbatches)
+        trained = nn.meta.unbox(run.boxed_trained)
+        return PhasePrograms(
+            step=jax.jit(step, donate_argnums=0, out_shardings=(self.shardings, None)),
+            eval_step=eval_step,
+            predictions=predictions,
+            inspection=jax.jit(inspection, out_shardings=self._replicated),
+            digester=Digester(phase, self.shardings.params, trained, seed=self._seed, microbatches=microbatches),
+        )
+
+    def _programs_of(self, stage: int) -> PhasePrograms:
+        return self._by_phase[self.run.phases[stage]]
+
+    def _fresh(self, key: jax.Array, replaced: frozenset[str]) -> TrainState:
+        run = self.run
+        state = first_state(run.initial_values(key), self.optimizer, run.frozen, averaged=run.average_decay is not None)
         fresh: TrainState = nn.meta.unbox(state)
-        return fresh
+        if not replaced:
+            return fresh
+        params = traverse_util.flatten_dict(fresh.params, sep="/")
+        params |= {path: jnp.zeros_like(params[path]) for path in replaced}
+        return fresh._replace(params=traverse_util.unflatten_dict(params, sep="/"))
 
     def _stage(self, index: int, length: int | None = None) -> StageProgram:
         stage, shape = self.run.stages[index], self.run.shape(index, length)
         check_batch(stage.batch_size, self.run.microbatch_count, self.mesh, self.run.mesh.rules)
-        features = padded_decoder_rows(self.run.objective.features(shape), self.mesh, self.run.mesh.rules)
+        self.run.objective_of(index).check_rows(stage.batch_size // self.run.microbatch_count, "a microbatch")
+        features = padded_decoder_rows(self.run.objective_of(index).features(shape), self.mesh, self.run.mesh.rules)
         peak = peak_flops(self.mesh.devices.flat[0])
         rates = Rates(
             stage.batch_size * (length or stage.length),
-            stage.batch_size * self.run.objective.flops(shape),
+            stage.batch_size * self.run.row_flops(index, length),
             None if peak is None else peak * self.mesh.size,
         )
         name = f"stage {index + 1}" + (f" for rows of {length} tokens" if length else "")
@@ -140,8 +183,9 @@ class Trainer:
           UserError: rows of a length that the plan has do not divide over the mesh.
         """
         for index, source in enumerate(sources):
-            program, objective = self.stages[index], self.run.objective
+            program, objective = self.stages[index], self.run.objective_of(index)
             if counts := source.row_counts:
+                self.row_lengths[index] = list(counts)
                 own = [self.program(index, length).rates.flops_per_step for length in counts]
                 flops = round(np.average(own, weights=[*counts.values()]))
             else:
@@ -154,14 +198,14 @@ class Trainer:
         """FLOPs of a step of each stage."""
         return [program.rates.flops_per_step for program in self.stages]
 
-    def _check_metric(self, name: str) -> None:
+    def _check_metric(self, name: str, stage: int) -> None:
         batch = {
             feature: jax.ShapeDtypeStruct((self.mesh.size, *spec.shape), spec.dtype)
-            for feature, spec in self.run.objective.features(self.run.shape(0)).items()
+            for feature, spec in self.run.objective_of(stage).features(self.run.shape(stage)).items()
         }
         with self._axis_rules():
             metrics = jax.eval_shape(
-                make_eval_step(self.run.objective), self.abstract_state.params, batch, self.abstract_state.aux
+                make_eval_step(self.run.phases[stage]), self.abstract_state.params, batch, self.abstract_state.aux
             )
         names = ["loss", *(name for name in metrics if not name.startswith(TERM))]
         if name not in names:
@@ -175,12 +219,20 @@ class Trainer:
             yield
 
     def _axis_rules(self) -> Any:
+        if self.mesh.size == 1:  # Constraints on shardings would cost a seventh of the time to trace a step.
+            return nullcontext()
         return nn.logical_axis_rules(self.run.mesh.rules.items())
 
-    def new_state(self) -> TrainState:
-        """Make a fresh state, the same on every mesh."""
+    def new_state(self, replaced: Collection[str] = ()) -> TrainState:
+        """Make a fresh state, the same on every mesh.
+
+        Args:
+          replaced: paths of parameters, names with slashes between, whose values the caller replaces: they are 0, so that no
+            program that draws them is compiled.
+        """
         with jax.set_mesh(self.mesh), self._axis_rules():
-            return self._new_state(jax.random.fold_in(root_key(self.run.key_seed), INITIALISATION))
+            key = jax.random.fold_in(root_key(self.run.key_seed), INITIALISATION)
+            return self._new_state(key, frozenset(replaced))
 
     def restored(self, checkpoints: Checkpoints, step: int) -> TrainState:
         """Restore a checkpoint's state on this mesh."""
@@ -214,13 +266,19 @@ class Trainer:
 
     def lower_step(self, stage: int, length: int | None = None) -> jax.stages.Lowered:
         """Lower a stage's step, also for devices that are not attached; see `program`."""
+        seed, rate = (
+            jax.ShapeDtypeStruct(shape, dtype, sharding=self._replicated)
+            for shape, dtype in ((self._seed.shape, self._seed.dtype), ((), np.float32))
+        )
         with jax.set_mesh(self.mesh), self._axis_rules():
-            return self._step.lower(self.abstract_state, self.abstract_batch(stage, length))
+            return self._programs_of(stage).step.lower(self.abstract_state, self.abstract_batch(stage, length), seed, rate)
 
     def lower_evaluation(self, stage: int) -> jax.stages.Lowered:
         """Lower the evaluation of a batch of a stage's shape, also for devices that are not attached."""
         with jax.set_mesh(self.mesh), self._axis_rules():
-            return self._eval_step.lower(self.abstract_state.params, self.abstract_batch(stage), self.abstract_state.aux)
+            return self._programs_of(stage).eval_step.lower(
+                self.abstract_state.params, self.abstract_batch(stage), self.abstract_state.aux
+            )
 
     def abstract_batch(self, stage: int, length: int | None = None) -> dict[str, jax.ShapeDtypeStruct]:
         """Return the shapes and shardings of a stage's batch; see `program`."""
@@ -231,7 +289,11 @@ class Trainer:
         }
 
     def compile_step(self, stage: int, length: int | None = None) -> tuple[Callable[..., Any], str]:
-        """Compile a stage's step (see `program`); return it with a description of its compile time and memory."""
+        """Compile a stage's step of (state, batch, number of updates before it); see `program`.
+
+        Returns:
+          The step, and a description of its compile time and memory.
+        """
         began = time.monotonic()
         with self.phase_timer.during(COMPILING, long=True):
             compiled = self.lower_step(stage, length).compile()
@@ -244,8 +306,17 @@ class Trainer:
                 - memory.alias_size_in_bytes
                 + memory.temp_size_in_bytes
             )
+            self.compiled_bytes[self.program(stage, length).name] = used
             description += f"; uses {used / 2**20:,.1f} MiB on each device"
-        return compiled, description
+        return self.seeded(compiled), description
+
+    def seeded(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a compiled step as a function of state, batch and the number of updates before it.
+
+        The learning rate of that number is an argument of the program, so that runs that differ in schedule and length share it.
+        """
+        seed = jax.make_array_from_callback(self._seed.shape, self._replicated, lambda index: self._seed[index])
+        return lambda state, batch, number: step(state, batch, seed, np.float32(self.schedule(number)))
 
     def scores(self, params: Any, held_out: HeldOut, stage: int, stop: Stop | None = None, *, aux: Any = None) -> Scores | None:
         """Compute the loss and the means of all metrics over held-out rows of a stage's shape; None if `stop` interrupts.
@@ -268,38 +339,39 @@ class Trainer:
 
         with jax.set_mesh(self.mesh), self._axis_rules():
             interrupted = (stop or Stop()).ask
-            metrics = evaluate(lambda batch: self._eval_step(params, batch, aux or {}), batch, len(places), interrupted)
+            eval_step = self._programs_of(stage).eval_step
+            metrics = evaluate(lambda batch: eval_step(params, batch, aux or {}), batch, len(places), interrupted)
         if metrics is None:
             return None
         metrics = jax.device_get(metrics)  # once, for the sums that follow
         counts = weights(metrics)
-        targets = {name: round(counts.get(TERM + name, 0.0)) for name in self.run.objective.coefficients}
-        values, corpora = self._values(metrics), {}
+        targets = {name: round(counts.get(TERM + name, 0.0)) for name in self.run.objective_of(stage).coefficients}
+        values, corpora = self._values(metrics, stage), {}
         if held_out.corpora:
             remaining = iter(metrics)
-            corpora = {name: self._values([*islice(remaining, part.steps)]) for name, part in parts.items()}
+            corpora = {name: self._values([*islice(remaining, part.steps)], stage) for name, part in parts.items()}
         return Scores(values, targets, corpora)
 
-    def _values(self, metrics: list[Metrics]) -> dict[str, float]:
+    def _values(self, metrics: list[Metrics], stage: int) -> dict[str, float]:
         """Compute the loss and the mean of each metric over batches."""
-        values, coefficients = means(metrics), self.run.objective.coefficients
+        values, coefficients = means(metrics), self.run.objective_of(stage).coefficients
         terms = {name: values.pop(TERM + name, 0.0) for name in coefficients}
         return {"loss": sum(weight * terms[name] for name, weight in coefficients.items())} | values
 
     def predictions(self, params: Any, held_out: HeldOut, stage: int) -> Predictions:
         """Predict for the first held-out rows of a stage's shape: NumPy arrays."""
         with jax.set_mesh(self.mesh), self._axis_rules():
-            return jax.device_get(self._predictions(params, self.stages[stage].batch(held_out.source, 0)))
+            return jax.device_get(self._programs_of(stage).predictions(params, self.stages[stage].batch(held_out.source, 0)))
 
-    def inspect(self, state: TrainState, batch: Batch) -> dict[str, float]:
-        """Inspect a step on this batch; see `make_inspection`."""
+    def inspect(self, state: TrainState, batch: Batch, stage: int) -> dict[str, float]:
+        """Inspect a step of a stage on this batch; see `make_inspection`."""
         with jax.set_mesh(self.mesh), self._axis_rules():
-            return scalars(jax.device_get(self._inspection(state, batch)))
+            return scalars(jax.device_get(self._programs_of(stage).inspection(state, batch, self._seed)))
 
-    def digest(self, state: TrainState, batch: Batch) -> Digest:
+    def digest(self, state: TrainState, batch: Batch, stage: int) -> Digest:
         """Digest the gradient of this batch and the parameters on the devices; see `Digester`."""
         with jax.set_mesh(self.mesh), self._axis_rules():
-            return self._digester(state, batch)
+            return self._programs_of(stage).digester(state, batch)
 
 
 def evaluate(

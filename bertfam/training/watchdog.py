@@ -15,6 +15,7 @@ from bertfam.training.logs.phase_timer import PhaseTimer
 
 EXIT_CODE = 76  # distinct from 1, 2, 74, 75, 77 and 128 + N, for schedulers
 _LONG_PHASE_SECONDS = 3600.0
+_LEAST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 0.05, 1.0  # between two looks at the phase
 
 
 @contextmanager
@@ -37,9 +38,15 @@ def watch(phase_timer: PhaseTimer, seconds: float, process: int = 0, later: floa
 
 
 def _watch(phase_timer: PhaseTimer, seconds: float, process: int, later: float, over: threading.Event) -> None:
-    # Time before the start does not count, such as waiting for process 0 to build a token cache.
-    start, left = time.monotonic(), 0.05
-    while not over.wait(min(max(left, 0.05), 1.0)):
+    # Time before the start does not count, such as waiting for process 0 to build a token cache. Neither does time in which this
+    # thread stood still, as when the machine is suspended: the phase is measured anew.
+    start, left = time.monotonic(), _LEAST_PAUSE_SECONDS
+    while True:
+        due = time.monotonic() + min(max(left, _LEAST_PAUSE_SECONDS), _MOST_PAUSE_SECONDS)
+        if over.wait(due - time.monotonic()):
+            return
+        if time.monotonic() - due > _MOST_PAUSE_SECONDS:
+            start = time.monotonic()
         phase = phase_timer.now
         left = max(phase.since, start) + max(seconds, _LONG_PHASE_SECONDS if phase.long else 0) + later - time.monotonic()
         if left < 0:

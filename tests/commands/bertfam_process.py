@@ -1,7 +1,7 @@
 """`bertfam` in a process of its own, with faults on request and reports for the tests.
 
 "THEN" among the words separates commands, which run one after the other until one fails. With --serve=N the process forks others,
-see fork_server.py. Variables of the environment:
+see fork_server.py, which may run a Python program instead. Variables of the environment:
 
   DIE=STEP:SIGNAL:SAVED  send SIGNAL to the process after STEP updates, once the checkpoint of step SAVED (0: none) is complete;
                          several are separated by commas
@@ -12,6 +12,7 @@ see fork_server.py. Variables of the environment:
   NAN=STEP               make the loss of the update after STEP updates NaN; several are separated by commas
   FLIP=DEVICE:WHAT       flip a bit on that device: of a parameter as a checkpoint is restored ("parameter"), or of every batch
                          ("rows"); several are separated by commas
+  HALT=DOCUMENTS         wait for a line on stdin before each further record of a token cache that has so many documents
   MARKS=FILE             write the phases of the process to FILE; see phases.py
   ABSENT=NAME            pretend that the package NAME is not installed
   MODULES=FILE           list the modules that are loaded at the end
@@ -21,6 +22,7 @@ import atexit
 import gc
 import json
 import os
+import runpy
 import signal
 import sys
 import time
@@ -114,6 +116,20 @@ def flip(device, what):
         trainer.Trainer.restored = restored
 
 
+def halt(documents):
+    """Wait for a line on stdin before each record of the progress of a build whose last record has so many documents."""
+    from bertfam.data.token_cache.build_folder import BuildFolder
+
+    record = BuildFolder.record
+
+    def wait_and_record(self, *args):
+        if self.documents >= documents:
+            sys.stdin.readline()
+        record(self, *args)
+
+    BuildFolder.record = wait_and_record
+
+
 def mark(path, command):
     """Write the phases of a command to a file."""
     from phases import mark_phases
@@ -148,6 +164,8 @@ def set_faults(flags):
     for fault in listed("FLIP"):
         device, _, what = fault.partition(":")
         flip(int(device), what)
+    if "HALT" in os.environ:
+        halt(int(os.environ["HALT"]))
     index = flags.get("--process_index")
     if "PACE" in os.environ and os.environ.get("PACE_INDEX") in (None, index):
         at_step(None, lambda step: time.sleep(float(os.environ["PACE"])))
@@ -178,10 +196,22 @@ def run_commands(words):
 if __name__ == "__main__":
     gc.set_threshold(100_000, 50, 1000)  # as in conftest.py, and before the imports
     sys.path.append(str(Path(__file__).parents[1]))
+    from bertfam.commands.quick_exit import QuickExit
+
+    quick_exit = QuickExit()
     if len(sys.argv) == 2 and sys.argv[1].startswith("--serve="):
         import fork_server
 
         fork_server.serve(int(sys.argv[1].partition("=")[2]))
+    if sys.argv[1].endswith(".py"):
+        import xla
+
+        xla.write_whole_programs()
+        del sys.argv[0]
+        sys.path.insert(0, os.path.dirname(sys.argv[0]))
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        quick_exit.status = 0
+        raise SystemExit
     if "ABSENT" in os.environ:
         sys.meta_path.insert(0, Absent(os.environ["ABSENT"]))
 
@@ -194,4 +224,5 @@ if __name__ == "__main__":
     exit_status = run_commands(sys.argv[1:])
     if "MODULES" in os.environ:
         Path(os.environ["MODULES"]).write_text(json.dumps(sorted(sys.modules)))
+    quick_exit.status = exit_status
     raise SystemExit(exit_status)

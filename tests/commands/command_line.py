@@ -15,10 +15,10 @@ from pathlib import Path
 import bertfam_process
 import fork_server
 import xla
+from fork_server import PIPES
 from time_limits import FAR_SECONDS
 
 LAUNCHER = Path(__file__).parents[2] / "launch" / "local.py"
-PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def listing(folder):
     for parent, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name != "__pycache__"]
         found |= {Path(parent, name): None for name in folders}
-        for path in (Path(parent, name) for name in files if name != locks.NAME):
+        for path in (Path(parent, name) for name in files if not name.startswith(locks.NAME)):
             status = path.stat()
             found[path] = status.st_size, status.st_mtime_ns
     return found

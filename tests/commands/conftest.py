@@ -3,10 +3,10 @@
 import os
 from contextlib import ExitStack
 
-import fork_server
 import pytest
 import shared_programs
 from command_line import Trained, bertfam, write_texts
+from initial_state import skip_initialisation
 from model_folders import CannotMount, disk
 from once import once
 
@@ -44,10 +44,12 @@ def _shared_programs():
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _fork_servers():
-    yield
-    fork_server.stop()
+@pytest.fixture(scope="module", autouse=True)
+def initialisation():
+    """Have runs in this process start from draws by NumPy; a file that compares initial values overrides this fixture."""
+    with pytest.MonkeyPatch.context() as patch:
+        skip_initialisation(patch)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -18,9 +18,10 @@ SPEEDS = ("tokens_per_second", "mfu", "waiting_for_data")
 
 
 def metrics(model_dir):
-    """Return the lines of metrics.jsonl without times and speeds, which no two runs share."""
+    """Return the lines of metrics.jsonl without times, speeds and memory, which no two runs share."""
     lines = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name not in SPEEDS} for line in lines if line["split"] != "time"]
+    lines = [line for line in lines if line["split"] not in ("memory", "time")]
+    return [{name: value for name, value in line.items() if name not in SPEEDS} for line in lines]
 
 
 def arrays(model_dir, step):

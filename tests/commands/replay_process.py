@@ -31,8 +31,5 @@ if __name__ == "__main__":
     xla.share_cache()
     import shared_programs
 
-    from bertfam.commands import replay_run
-
     shared_programs.share(SimpleNamespace(setattr=setattr))
-    replay_run.Trainer = shared_programs.trainer
     print(json.dumps([run(*command) for command in json.load(sys.stdin)]))

@@ -4,12 +4,13 @@ import os
 import pydoc_data.topics
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
-from command_line import in_process
+from command_line import in_process, started
+from fork_server import PIPES
 from model_folders import journal, remount
+from time_limits import FAR_SECONDS
 
 from bertfam import cli
 
@@ -32,11 +33,6 @@ def words(text, output, *more):
     return ["cache", *(f"--{name}={value}" for name, value in flags.items()), *more]
 
 
-def start(command, **options):
-    """Start a command in a process of its own."""
-    return subprocess.Popen([sys.executable, "-m", "bertfam", *command], **options)
-
-
 def contents(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
@@ -55,24 +51,21 @@ def children(process):
 
 def exists(pid):
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    with open(f"/proc/{pid}/stat") as file:
-        return file.read().rpartition(")")[2].split()[0] != "Z"
 
 
 def kill_build(documents, command, output):
     """Start a build and kill its first process when its journal has so many documents; return the children of that process."""
-    process = start(command, stderr=subprocess.DEVNULL)
-    while process.poll() is None:
-        counts = journal(output)
-        if counts is not None and sum(counts.values()) >= documents:
-            break
-        time.sleep(0.002)
-    workers = children(process)
-    process.kill()
-    assert process.wait() == -signal.SIGKILL, "it was over before the moment came"
+    with started(command, {"HALT": documents}, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        while (counts := journal(output)) is None or sum(counts.values()) < documents:
+            assert process.poll() is None
+            time.sleep(0.002)
+        workers = children(process)
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
     return workers
 
 
@@ -85,7 +78,7 @@ def test_build_killed_at_three_moments_is_resumed(text, undisturbed, tmp_path, p
         workers = kill_build(written + new, words(text, output, flag), output)
         assert not output.exists()
         written, most_workers = sum(journal(output).values()), max(most_workers, len(workers))
-        until = time.monotonic() + 20
+        until = time.monotonic() + FAR_SECONDS
         while any(map(exists, workers)):
             assert time.monotonic() < until, "the workers of a killed build still run"
             time.sleep(0.01)
@@ -100,19 +93,16 @@ def test_build_killed_at_three_moments_is_resumed(text, undisturbed, tmp_path, p
 
 def test_second_of_two_builds_waits_for_the_first(text, undisturbed, tmp_path):
     output = tmp_path / "cache"
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     command = words(text, output, "--processes=0")
-    first = start(command, **pipes)
-    while journal(output) is None:
-        assert first.poll() is None
-        time.sleep(0.002)
-    first.send_signal(signal.SIGSTOP)
-    second = start(command, **pipes)
-    waiting = second.stderr.readline()
-    assert f"waiting for process {first.pid} on " in waiting and waiting.endswith(f", which writes {output}\n")
-    first.send_signal(signal.SIGCONT)
-    assert first.communicate()[0] == f"token cache: {output}\n"
-    assert second.communicate() == (f"token cache: {output}\n", "")
+    with started(command, {"HALT": 0}, stdin=subprocess.PIPE, **PIPES) as first:
+        while journal(output) is None:
+            assert first.poll() is None
+            time.sleep(0.002)
+        with started(command, {}, **PIPES) as second:
+            waiting = second.stderr.readline()
+            assert f"waiting for process {first.pid} on " in waiting and waiting.endswith(f", which writes {output}\n")
+            assert first.communicate("\n")[0] == f"token cache: {output}\n"
+            assert second.communicate() == (f"token cache: {output}\n", "")
     assert first.returncode == second.returncode == 0
     assert contents(output) == contents(undisturbed)
 

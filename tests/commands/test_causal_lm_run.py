@@ -61,7 +61,8 @@ def run(trained, caches_in_process, tmp_path_factory):
     (folder / "stdout.txt").write_text(done.stdout)
     with zipfile.ZipFile(folder / "pairs.zip", "w") as file:
         for name, pairs in PAIRS.items():
-            content = [json.dumps({"sentence_good": good, "sentence_bad": bad}) for good, bad in pairs]
+            fields = {"linguistics_term": "word_order"} if name == "order" else {}
+            content = [json.dumps({"sentence_good": good, "sentence_bad": bad} | fields) for good, bad in pairs]
             file.writestr(f"data/{name}.jsonl", "\n".join(content))
     return folder
 
@@ -135,6 +136,7 @@ def test_minimal_pairs_before_and_after_export(run, random_model, capsys):
     assert listing(run) == before
     assert (found["step"], found["pairs"], found["ties"], found["chance"]) == (4, 4, 1, 0.5)
     assert found["score"] == "log-probability after <|endoftext|>"
+    assert found["phenomena"] == {"word_order": found["files"]["order"]["accuracy"]}
     assert found["files"].keys() == PAIRS.keys() and found["files"]["order"]["ties"] == 1
     assert found["accuracy"] == np.mean([one["accuracy"] for one in found["files"].values()])
     assert cli.main(["export", f"--model_dir={run / 'model'}", f"--output={run / 'theirs'}"]) == 0
@@ -143,7 +145,8 @@ def test_minimal_pairs_before_and_after_export(run, random_model, capsys):
 
     # A masked model, the first pair of each file, as text.
     assert cli.main(["evaluate", f"--model_dir={random_model}", f"--blimp={run / 'pairs.zip'}", "--limit=1"]) == 0
-    first, *files, last = capsys.readouterr().out.splitlines()
+    first, *files, title, phenomenon, last = capsys.readouterr().out.splitlines()
+    assert title == "mean of the files of each phenomenon" and phenomenon.split()[0] == "word_order"
     assert first.endswith("pairs.zip, by pseudo-log-likelihood, each token masked in turn")
     assert [line.split()[0] for line in files] == list(PAIRS) and last.split()[0] == "all"
     assert last.endswith("of 2 pairs, 0 ties; chance is 0.5")
@@ -154,6 +157,8 @@ def test_minimal_pairs_before_and_after_export(run, random_model, capsys):
     [
         (["--limit=3"], "--limit is of minimal pairs and tasks: give --blimp=PATH or --task=NAME with it, or --batches=N"),
         (["--blimp=pairs.zip", "--limit=0"], "--limit=0 is less than 1"),
+        (["--within_word"], "--within_word is of --blimp, which names the sentences: it does not go with held-out text"),
+        (["--blimp=pairs.zip", "--within_word"], "--within_word is of pseudo-log-likelihoods, and a causal LM has"),
         (["--blimp=pairs.zip", "--baselines"], "--baselines is of held-out text: it does not go with --blimp, which names"),
         (["--blimp=none.zip"], "there is no none.zip: give BLiMP's zip file, or a folder of its files"),
         (["--blimp=pairs.zip", "--step=3"], "model/checkpoints has no step 3; it has 4"),

@@ -191,4 +191,5 @@ def test_a_moved_folder_resumes_and_keeps_the_chosen_checkpoints(trained, tmp_pa
     assert "resumed from step 15" in done.stdout.splitlines()
     assert selection.complete(there / "checkpoints") == [5, 10, 20, 24]
     left = [path for path in there.rglob("*") if path.is_file() and str(tmp_path / "here").encode() in path.read_bytes()]
-    assert {path.name for path in left} <= {"commit_success.txt"}  # Orbax's, which nothing reads
+    # Orbax's file, which nothing reads, and the record of the command that started the run.
+    assert {path.name for path in left} <= {"commit_success.txt", "starts.jsonl"}

@@ -19,6 +19,7 @@ READERS = {
     "export": ["export", "--model_dir={}", "--output=e"],
     "replay": ["replay", "--model_dir={}", "--step=6"],
     "copy": ["checkpoints", "--model_dir={}", "--copy_weights=c"],
+    "merge": ["merge", "--model_dir={}@20,24", "--output=e"],
     "init_from": ["pretrain", "--model_dir=n", "--init_from={}", "--input={text}"],
     "distill": ["distill", "--model_dir=n", "--teacher={}", "--gin_file=runs/quickstart_student.gin", "--input={text}"],
 }

@@ -10,9 +10,9 @@ import pytest
 
 from bertfam import cli
 from bertfam.data import vocabularies
-from bertfam.data.preview.visible import without_controls
 from bertfam.data.vocabularies.byte_bpe import ByteBpe
 from bertfam.data.vocabularies.wordpiece import SPECIAL_PIECES, WordPiece
+from bertfam.pages.visible import without_controls
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from command_line import in_process
 from model_folders import copy_run
 
 from bertfam import session
-from bertfam.commands import evaluate_run
+from bertfam.commands import held_out_scores
 from bertfam.errors import UserError
 from bertfam.planning.choices import choose_execution
 
@@ -110,8 +110,8 @@ def test_evaluation_of_a_model_that_was_not_trained_here_chooses_for_the_devices
     def trainer(run, mesh):
         raise UserError(f"{run.objective.execution.dtype} {run.objective.execution.layers}")
 
-    monkeypatch.setattr(evaluate_run, "Trainer", trainer)
-    monkeypatch.setattr(evaluate_run, "choose_execution", lambda objective, platform: choose_execution(objective, "gpu"))
+    monkeypatch.setattr(held_out_scores, "Trainer", trainer)
+    monkeypatch.setattr(held_out_scores, "choose_execution", lambda objective, platform: choose_execution(objective, "gpu"))
     imported = recorded({"Execution.dtype = 'float32'": "Execution.dtype = 'auto'"})
     for folder, computed in ((imported, "bfloat16 scan"), (trained.model_dir, "float32 scan")):
         done = in_process("evaluate", f"--model_dir={folder}")

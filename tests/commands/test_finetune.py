@@ -8,8 +8,11 @@ from types import SimpleNamespace
 
 import jax
 import numpy as np
+import pyarrow
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 from model_folders import arrays, assert_equal_arrays, copy_run, cut
+from pyarrow import parquet
 
 import bertfam
 from bertfam import cli
@@ -51,18 +54,20 @@ def write(path, rows, header=("text", "second", "label")):
 
 @pytest.fixture(scope="module")
 def untrained(random_model, tmp_path_factory):
-    """Return a Hugging Face folder of a BERT with the initial values of a new model, which can be trained at high rates."""
+    """Return a Hugging Face folder of a BERT of one layer with the values of a new model, which can be trained at high rates."""
     folder = tmp_path_factory.mktemp("untrained")
     imported, generator = huggingface.read(random_model), np.random.default_rng(0)
+    config = dataclasses.replace(imported.config, num_layers=1)
 
     def initial(path, value):
         name = path[-1].key
+        value = value[:1] if any(part.key == "layers" for part in path) else value
         draws = 0.02 * generator.standard_normal(value.shape, np.float32)
         return np.ones_like(value) if name == "scale" else 0 * value if name == "bias" else draws
 
     params = jax.tree.map_with_path(initial, {name: imported.params[name] for name in ("encoder", "pooler")})
     files = [path for path in random_model.iterdir() if path.name not in ("config.json", "model.safetensors")]
-    huggingface.write(folder / "model", imported.config, params, tokenizer_files=files)
+    huggingface.write(folder / "model", config, params, tokenizer_files=files)
     return folder / "model"
 
 
@@ -84,6 +89,13 @@ def test_a_classifier_learns_the_word_that_decides(classifier, capsys):
     assert cli.main(words) == 0
     scores = json.loads(capsys.readouterr().out)
     assert scores["texts"] == 32 and scores["accuracy"] > 0.9 and scores["mcc"] > 0.8
+
+
+def test_outputs_that_are_no_numbers_are_refused(classifier):
+    predictor = open_predictor(classifier.model_dir)
+    diverged = dataclasses.replace(predictor, params=jax.tree.map(lambda leaf: np.nan * leaf, predictor.params))
+    with pytest.raises(UserError, match=r"the outputs of step 48 are NaN or infinite: its training diverged"):
+        diverged.outputs([("He returns the list", "here")])
 
 
 def test_lengths_of_the_run_follow_from_the_texts(classifier):
@@ -128,6 +140,36 @@ def test_the_same_command_and_the_folder_alone_resume(classifier, capsys):
         assert "finished already" in capsys.readouterr().out
 
 
+@pytest.fixture
+def programs(tmp_path):
+    """Keep all compiled programs in a new folder, and return it."""
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(jax.config, name) for name in names}
+    for name, value in zip(names, (str(tmp_path / "programs"), 0.0), strict=True):
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    yield tmp_path / "programs"
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+def test_another_task_seed_rate_and_duration_compile_nothing(classifier, programs, tmp_path):
+    def train(good, *flags):
+        """Train on texts whose classes are `good` and "bad"; return the names of all programs so far."""
+        files = [
+            write(tmp_path / f"{good}{part}.csv", [(*texts, label.replace("good", good)) for *texts, label in rows])
+            for part, rows in (("train", sentences()), ("dev", sentences()[:40]))
+        ]
+        words = ["finetune", classifier.words[1], "--text_pair=second", "--batch_size=16", "--length=32", *flags]
+        assert cli.main([*words, f"--train={files[0]}", f"--validation={files[1]}", f"--model_dir={tmp_path / good}"]) == 0
+        return {path.name for path in programs.glob("*-cache")}
+
+    compiled = train("fine", "--epochs=1")
+    assert sum(name.startswith(("jit_train_step", "jit_eval_step")) for name in compiled) == 2
+    assert train("excellent", "--epochs=2", "--learning_rate=1e-3", "--gin.SEED=3") == compiled
+
+
 def test_a_run_begun_earlier_keeps_the_rows_of_one_length(classifier, tmp_path, capsys):
     folder = copy_run(classifier.model_dir, tmp_path / "model")
     config, stated = (folder / "config.gin").read_text(), "TextData.similar_lengths = True\n"
@@ -165,6 +207,50 @@ def test_tags_in_json_may_be_whole_numbers(tmp_path):
     path = tmp_path / "t.jsonl"
     path.write_text('{"tokens": ["He", "left"], "tags": [0, 3]}\n')
     assert [tags for _, _, tags in TaggedFiles((str(path),)).records(str(path))] == [["0", "3"]]
+
+
+def test_parquet_gives_the_cache_and_the_weights_of_the_same_rows(classifier, tmp_path, capsys):
+    """The rows of the tables are those of the csv files of the classifier."""
+    for path in (classifier.train, classifier.held_out):
+        with path.open() as file:
+            rows = list(csv.DictReader(file))
+        parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / f"{path.stem}.parquet", row_group_size=40)
+        json_lines = tmp_path / f"{path.stem}.jsonl"
+        json_lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        assert list(LabelledFiles(str(path)).records(path))[0][1:] == list(LabelledFiles(str(path)).records(json_lines))[0][1:]
+    table = tmp_path / "dev.parquet"
+    words = [word.replace(str(classifier.folder), str(tmp_path)).replace(".csv", ".parquet") for word in classifier.words]
+    assert cli.main(words) == 0
+    own, other = tmp_path / "model", classifier.model_dir
+    names = [path.relative_to(other) for path in sorted((other / "cache/text").rglob("*.bin"))]
+    assert len(names) > 4 and all((own / name).read_bytes() == (other / name).read_bytes() for name in names)
+    assert_equal_arrays(arrays(own, 48), arrays(other, 48))
+    capsys.readouterr()
+    outputs = [tmp_path / f"{number}.tsv" for number in range(2)]
+    for model_dir, texts, output in zip((own, other), (table, classifier.held_out), outputs, strict=True):
+        words = ["predict", f"--model_dir={model_dir}", f"--input={texts}", "--label=label", f"--output={output}"]
+        assert cli.main(words) == 0
+    assert outputs[0].read_bytes() == outputs[1].read_bytes()
+
+
+def test_mistakes_in_parquet_are_named_with_their_row(classifier, random_model, tmp_path, capsys):
+    rows = [{"text": "it ends", "label": "good", "image": {"bytes": b"x"}}, {"text": None, "label": "bad", "image": None}]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
+    words = ["finetune", f"--init_from={random_model}", f"--train={tmp_path / 'a.parquet'}", f"--model_dir={tmp_path / 'model'}"]
+    for flags, named in (
+        ([], "a.parquet: row 2: the field 'text' is null"),
+        (["--label=image"], "a.parquet: column 'image' has type struct<bytes: binary>; name one of strings"),
+        (["--text_pair=body"], "a.parquet: no column 'body' but text, label, image; name one of them with --text_pair"),
+        (["--encoding=latin-1"], "a.parquet: the strings of Parquet are UTF-8; leave --encoding=latin-1 out"),
+        (["--tagging"], "a.parquet: no column 'tokens' but text, label, image; "),
+        (["--questions", "--format=parquet"], "--format=parquet is none of questions"),
+    ):
+        assert cli.main([*words, *flags]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert named in line and not (tmp_path / "model").exists()
+    words = ["predict", f"--model_dir={classifier.model_dir}", f"--input={tmp_path / 'a.parquet'}"]
+    assert cli.main([*words, f"--output={tmp_path / 'out.tsv'}"]) == 2
+    assert "a.parquet: no column 'second' but text, label, image; " in capsys.readouterr().err
 
 
 def test_predictions_are_named_in_the_order_of_the_input(classifier, tmp_path):
@@ -345,6 +431,13 @@ def test_mistakes_in_labelled_files(random_model, tmp_path, capsys, content, fla
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
     assert all(name in line for name in named), line
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("flags", [["--train={file}.jsonl"], ["--train={file}", "--format=jsonl"]])
+def test_no_header_goes_only_with_files_that_may_have_one(random_model, tmp_path, capsys, flags):
+    words = [flag.format(file=tmp_path / "train") for flag in flags]
+    assert cli.main(["finetune", f"--init_from={random_model}", f"--model_dir={tmp_path / 'model'}", "--no_header", *words]) == 2
+    assert "--no_header is about the first line of tsv and csv files, and " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -642,11 +735,32 @@ def test_low_rank_adapters_are_trained_resumed_and_merged_in_exports(classifier,
     np.testing.assert_allclose(open_predictor(model_dir).outputs(texts), theirs.numpy(), atol=1e-5)
     assert "adapters" not in bertfam.load(model_dir).params
 
+    export = ["export", f"--model_dir={model_dir}", f"--output={tmp_path / 'adapter'}"]
+    for base, problem in ((model_dir, "is a model folder of bertfam"), (tmp_path / "out", "is not that of the network")):
+        assert cli.main([*export, f"--adapter_of={base}"]) == 2
+        assert problem in capsys.readouterr().err and not (tmp_path / "adapter").exists()
+    assert cli.main([*export, f"--adapter_of={untrained}"]) == 0
+    names = {"README.md", "adapter_config.json", "adapter_model.safetensors", "config.json", "tokenizer.json"}
+    assert names <= {path.name for path in (tmp_path / "adapter").iterdir()} and f"from {untrained}" in capsys.readouterr().out
+    settings = json.loads((tmp_path / "adapter/adapter_config.json").read_text())
+    assert settings["base_model_name_or_path"] == str(untrained) and settings["task_type"] == "SEQ_CLS"
+    labels = json.loads((tmp_path / "adapter/config.json").read_text())["id2label"]
+    assert labels == {"0": "bad", "1": "good"} and "PeftModel.from_pretrained" in (tmp_path / "adapter/README.md").read_text()
+    with pytest.raises(UserError, match="is an adapter, without its model"):
+        huggingface.read(tmp_path / "adapter")
+
+
+def test_a_model_without_adapters_has_none_to_export(classifier, untrained, tmp_path, capsys):
+    words = ["export", f"--model_dir={classifier.model_dir}", f"--output={tmp_path / 'out'}", f"--adapter_of={untrained}"]
+    assert cli.main(words) == 2
+    assert "has no adapters" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
 
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
         (("--lora=0",), "Lora.rank is 0"),
+        (("--lora=32",), "--lora=32 is no low rank: BertConfig.hidden_size is 32"),
         (("--lora=4", "--lora_alpha=-1"), "Lora.alpha is -1"),
         (("--lora_alpha=4",), "give --lora=RANK with it"),
         (("--lora=4", "--freeze"), "FineTuning.freeze and FineTuning.lora"),
@@ -689,7 +803,10 @@ def test_long_texts_are_windows_whose_outputs_are_averaged(untrained, tmp_path, 
     ("flags", "named"),
     [
         (("--stride=0",), "TextWindows.stride is 0"),
-        (("--stride=40", "--length=32"), "leave tokens out"),
+        (
+            ("--stride=40", "--length=32"),
+            "error: --stride=40 (TextWindows.stride) is more than the 30 tokens of a text in",
+        ),
         (("--stride=8", "--text_pair=second"), "--stride=8: windows are of single texts with labels"),
     ],
 )

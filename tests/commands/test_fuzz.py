@@ -14,6 +14,7 @@ from model_folders import copy_run
 from time_limits import cpu_limit
 
 from bertfam import cli
+from bertfam.commands import doctor_run
 
 _CPU_SECONDS = 60  # after which a command line counts as hanging
 _GROWTH = 4 << 20  # KiB of memory that all of them may take
@@ -42,7 +43,10 @@ VALUES = (
 def commands(trained, tmp_path, monkeypatch):
     """Command lines that work, by command; nothing that they start takes long."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(doctor_run, "_losses", lambda scratch: [4.0, 1.0])
     copy_run(trained.model_dir, tmp_path / "model")
+    (tmp_path / "texts.tsv").write_text("text\nit is a list\nit is not\n")
+    (tmp_path / "tags.conll").write_text("it\tPRON\n")
     text, vocab = f"--input={trained.folder}/text/held-out.txt", f"--vocab={trained.folder}/vocab"
     run, model = f"--gin_file={trained.folder}/run.gin", "--model_dir=model"
     return {
@@ -60,13 +64,32 @@ def commands(trained, tmp_path, monkeypatch):
         "finetune": [f"--init_from={trained.model_dir}", "--train=nowhere.tsv", "--model_dir=m"],
         "predict": [model, text, "--output=p.tsv"],
         "embed": [model, text, "--output=v.npy"],
+        "index": [model, "--input=texts.tsv", "--output=passages"],
+        "retrieve": ["--index=nowhere", "a question"],
         "evaluate": [model, "--batches=1"],
+        "analyze attention": [model, "--text=it is a list", "--output=a.html"],
+        "analyze heads": [model, "--input=texts.tsv", "--limit=2"],
+        "analyze cloze": [model, "--kinds=arithmetic", "--limit=1"],
+        "analyze importance": [model, "--batches=1"],
+        # Probes of one label alone are refused, once the model is read.
+        "analyze probes": [model, "--tags=tags.conll", "--tags_held_out=tags.conll", "--seeds=0"],
+        "analyze layers": [model, text, "--limit=20"],
+        "analyze neighbours": [model, text, "--word=list", "--limit=20"],
+        "analyze similarity": [model, text, "--pairs=pairs.tsv"],
+        "entities": ["--cache_dir=cache", model, "--output=x"],
+        "ablate": [f"{trained.folder}/run.gin", "--output=study", "--dry_run"],
         "fill": [model, "a [MASK]"],
         "generate": [model, "a text"],
         "checkpoints": [model],
+        "merge": ["--model_dir=model@20,24", "--output=x", "--skip_evaluation"],
+        "prune": [model, "--layers=1", "--skip_evaluation", "--output=x"],
+        "quantize": [model, "--output=q"],
         "replay": [model, "--step=nowhere"],
+        "report": ["model", "--output=r.html"],
         "export": [model, "--output=e"],
         "import": ["--input=nowhere", "--output=i"],
+        "doctor": ["--skip_training"],
+        "completion": ["bash"],
     }
 
 
@@ -102,8 +125,8 @@ def mutated(words, generator, flags):
 
 def flags_of(command):
     """Return the flags of a command, without those that make it wait for other processes."""
-    found = sorted(set(re.findall(r"--[a-z_]+", in_process(command, "--help").stdout)))
-    return [
+    found = sorted(set(re.findall(r"--[a-z_]+", in_process(*command.split(), "--help").stdout)))
+    return ["--help"] * (found == ["--help"]) + [
         flag
         for flag in found
         if flag not in ("--help", "--beam", "--initialization_timeout", "--coordinator", "--num_processes", "--most_rows")
@@ -120,7 +143,7 @@ def test_malformed_command_lines_end_with_one_line(commands, command, capfd, mon
         words = mutated(commands[command], generator, flags)
         with cpu_limit(_CPU_SECONDS, f"{command} {words}"):
             try:
-                status = cli.main([command, *words])
+                status = cli.main([*command.split(), *words])
             except SystemExit as stopped:  # of a child process, which has printed the line
                 status = stopped.code
         err = capfd.readouterr().err

@@ -1,15 +1,14 @@
 """`bertfam pretrain --init_from`: a new run starts from another model's weights."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 
 import initial_state as initial_states
 import numpy as np
 import pytest
 import xla
+from command_line import in_process
+from fork_server import run_program
 from initial_state import initial_state, leaves
 from model_folders import arrays, cut
 
@@ -114,10 +113,9 @@ def test_new_tokens_start_alike_on_any_mesh(trained, rewritten, pieces, tmp_path
         states[name] = leaves({"params": state.params})
         assert [int(value) for name, value in leaves(state.opt_state).items() if "updates" in name] == [0]
     split = ["--init_optimizer", "--gin.MeshShape.data=1", "--gin.MeshShape.tensor=2", f"--model_dir={tmp_path / 'split'}"]
-    command = [sys.executable, initial_states.__file__, tmp_path / "split.npz", *words, *split]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | xla.device_environment(2))
-    assert done.returncode == 0, done.stderr
-    assert "; with the optimizer's moments" in done.stdout
+    command = [initial_states.__file__, tmp_path / "split.npz", *words, *split]
+    out, _ = run_program(*command, environment=xla.device_environment(2))
+    assert "; with the optimizer's moments" in out
     after, before = np.load(tmp_path / "split.npz"), arrays(trained.model_dir, 24)
     rows, new = pieces
     lacking = [row for row, piece in enumerate(new) if piece not in rows]
@@ -227,6 +225,23 @@ LONG = "--gin.MODEL=@LongformerConfig()"
             ["--init_from={model}", "--gin.MODEL=@ElectraConfig()", "--gin.ElectraConfig.num_layers=2"],
             "Run.objective.model was BertConfig in {model} and is ElectraConfig now; change it back, or use another --init_from",
         ),
+        (["--init_grow=stack"], "--init_grow requires --init_from; give that too, or leave it out"),
+        (
+            ["--init_from={model}", "--init_grow=stack"],
+            "--init_grow: the sizes of this run are those of {model}: name a larger model of the family",
+        ),
+        (
+            ["--init_from={model}", "--init_grow=stack", "--gin.BertConfig.num_layers=1"],
+            "Run.objective.model.num_layers is 1, and 2 in {model}: --init_grow makes no size smaller; change it",
+        ),
+        (
+            ["--init_from={model}", "--init_grow=repeat", "--gin.BertConfig.hidden_size=32"],
+            "Run.objective.model.num_heads is 2, of heads 16 wide, and those of {model} are 8 wide: a model grows by more heads",
+        ),
+        (
+            ["--init_from={model}", "--init_grow=stack", "--gin.BertConfig.num_layers=4", "--init_optimizer"],
+            "--init_optimizer does not go with --init_grow: the moments of a larger model are new; leave it out",
+        ),
     ],
 )
 def test_mistakes(trained, others, tmp_path, capsys, flags, message):
@@ -279,6 +294,37 @@ def test_a_folder_is_enough_without_a_gin_file(trained, others, text, tmp_path, 
         assert cli.main(command) == 0
         assert capsys.readouterr().out == f"finished already: {model} is at step 24 of 24\n"
     assert read_run(model) == started
+
+
+def test_a_larger_model_starts_from_a_smaller_one(trained, tmp_path):
+    """Layers are stacked, and widths tiled from the middle; the first loss is finite."""
+    sizes = {"num_layers": 5, "hidden_size": 24, "num_heads": 3, "feed_forward_size": 36}
+    larger = [f"--gin.BertConfig.{name}={size}" for name, size in sizes.items()]
+    words = trained.pretrain(tmp_path / "model", f"--cache_dir={trained.model_dir / 'cache'}", *ONE, *larger)
+    done = in_process(*words, f"--init_from={trained.model_dir}", "--init_grow=stack", "--gin.Run.log_every=1")
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("starts from")]
+    wider = "feed_forward_size 32 -> 36, hidden_size 16 -> 24, num_heads 2 -> 3, tiled from the middle"
+    assert line.endswith(f"0 are new; num_layers 2 -> 5, stacked; {wider}")
+    (first,) = [json.loads(line) for line in (tmp_path / "model/metrics.jsonl").read_text().splitlines() if '"train"' in line]
+    assert np.isfinite(first["loss"]) and json.loads((tmp_path / "model/start.json").read_text())["init_grow"] == "stack"
+    old, new = (arrays(trained.model_dir, 24), arrays(tmp_path / "model", 1))
+    stack, wide, heads, hidden = [0, 1, 0, 1, 0], [*range(12, 16), *range(16), *range(4)], [0, 1, 0], [30, 31, *range(32), 0, 1]
+    expected = {
+        "['encoder']['layers']['attention']['query']['kernel']": (stack, wide, heads),
+        "['encoder']['layers']['attention']['output']['kernel']": (stack, heads, range(8), wide),
+        "['encoder']['layers']['feed_forward']['intermediate']['kernel']": (stack, wide, hidden),
+        "['encoder']['layers']['feed_forward']['output']['bias']": (stack, wide),
+        "['encoder']['embeddings']['word']['table']": (range(300), wide),
+        "['encoder']['embeddings']['position']['table']": (range(24), wide),
+        "['mlm_head']['dense']['kernel']": (wide, wide),
+        "['mlm_head']['bias']": (range(300),),
+        "['nsp_head']['dense']['kernel']": (wide, range(2)),
+    }
+    for name, places in expected.items():
+        value, grown = old[f"['params']{name}"], new[f"['params']{name}"]
+        rows = grown[:300] if name.endswith(("['table']", "['mlm_head']['bias']")) else grown
+        assert np.array_equal(rows, value[np.ix_(*places)]), name
 
 
 def test_sizes_of_a_run_file_are_replaced_by_those_of_the_folder(trained, text, tmp_path, capsys):

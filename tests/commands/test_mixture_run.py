@@ -66,7 +66,7 @@ def run(*words):
 
 def losses(model_dir):
     lines = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
-    return {(line["split"], line["step"]): line["loss"] for line in lines if line["split"] != "time"}
+    return {(line["split"], line["step"]): line["loss"] for line in lines if line["split"] not in ("memory", "time")}
 
 
 def test_from_three_corpora_to_an_exported_model(folder, caches_in_process, compilations):

@@ -18,6 +18,7 @@ FOLDERS = {
     "import": ["import", "--input=nowhere", "--output={}"],
     "export": ["export", "--model_dir={model}", "--output={}"],
     "checkpoints": ["checkpoints", "--model_dir={model}", "--step=99", "--copy_weights={}"],
+    "merge": ["merge", "--model_dir={model}@99", "--output={}"],
     "pretrain": ["pretrain", "--gin_file=nowhere.gin", "--model_dir={}"],
 }
 
@@ -62,6 +63,16 @@ def test_a_folder_is_checked_first(folder, trained, name):
 def test_a_page_does_not_take_the_place_of_a_device(folder):
     os.mkfifo(folder / "pipe")
     assert "--html=pipe" in refused(FILES["preview --html"], "pipe", folder)
+
+
+@pytest.mark.parametrize(
+    "words", [["report", "nowhere", "--output={}", "--overwrite"], FILES["preview --html"]], ids=lambda words: words[0]
+)
+def test_overwrite_replaces_pages_alone(folder, words):
+    (folder / "metrics.jsonl").write_text('{"step": 1}\n')
+    assert "=metrics.jsonl is no page of bertfam, and --overwrite replaces only these" in refused(words, "metrics.jsonl", folder)
+    (folder / "page.html").write_text("<!DOCTYPE html>\n<html></html>")
+    assert "nowhere" in refused(words, "page.html", folder)
 
 
 READ_TOO = [

@@ -29,6 +29,7 @@ def test_the_folder_holds_all_that_resuming_requires(trained):
         "fingerprint.json",
         "metrics.jsonl",
         "plan.json",
+        "starts.jsonl",
         "vocab",
     ]
     assert len(list(trained.model_dir.glob("events.out.tfevents.*"))) == 1

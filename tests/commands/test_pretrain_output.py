@@ -13,6 +13,11 @@ from model_folders import arrays, assert_equal_arrays, cut, metrics
 SUMMARY = re.compile(r"(\d+) updates in (.+?): (.+)")
 
 
+@pytest.fixture(scope="module")
+def initialisation():
+    """Keep the model's own initial values: a run in this process has the parameters of one in another."""
+
+
 def test_time_of_each_phase_is_reported(trained):
     updates, _, listed = SUMMARY.fullmatch(trained.stdout.splitlines()[-2]).groups()
     assert updates == "24"

@@ -1,9 +1,11 @@
 """`bertfam preview` of every kind of rows: what it shows and counts against a recount from the features that it prints."""
 
+import html
 import json
 import re
 from collections import Counter
 
+import numpy as np
 import pytest
 from command_line import in_process
 
@@ -118,6 +120,28 @@ def test_shuffled_windows_and_spans_are_shown(cached, capsys, family):
     assert labels - {None} == (set() if family == "spanbert" else {"random", "next", "previous"})
 
 
+def test_rows_for_retrieval_are_queries_and_passages(cached, tmp_path, capsys):
+    noise = [
+        "--gin.TextData.rows=@ClozeBlocks()",
+        "--gin.TextData.corruption=@InverseCloze()",
+        "--gin.InverseCloze.query_length=12",
+    ]
+    words = ["preview", f"--cache_dir={cached}", "--length=48", "--examples=3", *noise]
+    assert cli.main([*words, "--json", f"--html={tmp_path / 'rows.html'}"]) == 0
+    records = json.loads(capsys.readouterr().out)
+    assert cli.main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    page = (tmp_path / "rows.html").read_text()
+    for number, record in enumerate(records):
+        assert [example["role"] for example in record["examples"]] == ["query", "passage"]
+        sizes = [example["end"] - example["begin"] for example in record["examples"]]
+        summary = f"1 query and 1 passage, {sum(sizes)} tokens, {48 - sum(sizes)} padding"
+        start = lines.index(f"row {number}: {summary}")
+        assert lines[start + 1] == f"  example 1: query, {sizes[0]} tokens" and summary in page
+        assert lines[start + 3] == f"  example 2: passage, {sizes[1]} tokens"
+    assert not any("predicted" in line for line in lines) and "among the passages of the whole batch" in page
+
+
 def test_statistics_are_of_one_epoch_at_most(cached, capsys):
     assert cli.main(["preview", f"--cache_dir={cached}", "--length=400", "--examples=1", "--stat_rows=100000"]) == 0
     rows, epoch = re.search(
@@ -198,3 +222,30 @@ def test_permuted_rows(cached, capsys):
     assert cli.main(words) == 0
     output = capsys.readouterr().out
     assert re.search(r"\{\S+@1\}", output) and "permuted 100.0%" in output and "note: " in output
+
+
+def test_pairs_of_words(cached, capsys, tmp_path):
+    """Each pair is shown with the word that is predicted, in the terminal and on a page; the text has no noise."""
+    words = ["preview", f"--cache_dir={cached}", "--length=40", "--examples=10", "--gin.TextData.rows=@FullSentences()"]
+    words += ["--gin.TextData.corruption=@SkipGrams()", "--gin.SkipGrams.threshold=0.0"]
+    assert cli.main([*words, "--json"]) == 0
+    records = json.loads(capsys.readouterr().out)
+    vocabulary = vocabularies.load(cached / "vocab")
+    pairs = []
+    for record in records:
+        features = record["features"]
+        assert record["pieces"] == record["original"]
+        targets = np.asarray(features["masked_target_tokens"])[np.asarray(features["masked_loss_weights"]) > 0]
+        assert [found["original"] for found in record["predictions"]] == vocabulary.pieces(targets)
+        assert all(found["input"] == record["pieces"][found["position"]] for found in record["predictions"])
+        assert all(found["kind"] == "paired" for found in record["predictions"])
+        if others := [found["original"] for found in record["predictions"] if found["position"] == 0]:
+            pairs.append((record["pieces"][0], others))
+    assert pairs
+    assert cli.main([*words, f"--html={tmp_path / 'rows.html'}"]) == 0
+    capsys.readouterr()
+    assert cli.main(words) == 0
+    output, page = capsys.readouterr().out, (tmp_path / "rows.html").read_text()
+    assert "paired 100.0%" in output and "row 9" in output
+    for word, others in pairs:
+        assert f"{{{word}:{' '.join(others)}}}" in output and html.escape(" ".join(others)) in page

@@ -2,14 +2,12 @@
 
 import json
 import re
-import shutil
-import subprocess
 from collections import Counter
 from html.parser import HTMLParser
 
 import pytest
+from browser import needs_chromium, opened
 from command_line import listing
-from time_limits import FAR_SECONDS
 
 from bertfam import cli
 from bertfam.data.preview.page import page
@@ -115,17 +113,11 @@ def test_an_existing_page_is_kept_without_overwrite(folder, capsys):
         (folder / "page.html").write_text(old)
 
 
-@pytest.mark.skipif(not shutil.which("chromium"), reason="needs chromium")
-def test_a_browser_shows_it_without_an_error(folder, tmp_path):
-    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"]
-    done = subprocess.run(
-        [*command, "--enable-logging=stderr", "--v=0", "--dump-dom", f"file://{folder / 'page.html'}"],
-        capture_output=True,
-        text=True,
-        timeout=FAR_SECONDS,
-    )
-    assert done.returncode == 0 and "CONSOLE" not in done.stderr
-    page = Page(done.stdout)
+@needs_chromium
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_browser_shows_it_without_an_error(folder, width):
+    with opened(folder / "page.html", width) as shown:
+        page = Page(shown.content())
     assert {tag for tag, _ in page.elements} <= ALLOWED and "script" not in {tag for tag, _ in page.elements}
     assert page.text.count("<script>alert(1)</script>") >= 12  # the decoded texts, as text
     assert page.bdi == Page((folder / "page.html").read_text()).bdi

@@ -16,6 +16,8 @@ from bertfam import api, cli
 from bertfam.interop import huggingface
 
 SIZES = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "feed_forward_size": 32, "max_length": 24}
+# A program without dropout compiles in less time; the tests of models and objectives have it.
+SIZES |= {"dropout_rate": 0.0, "attention_dropout_rate": 0.0}
 FAMILIES = {
     # objective, config, optimizer, what is exported, what transformers has no place for, metrics
     "albert": ("mlm_sop", "AlbertConfig", "Lamb", "AlbertForPreTraining", [], {"sop_accuracy", "sop_majority_accuracy"}),
@@ -40,6 +42,20 @@ LOSSES = {
 }
 
 
+def run_file(folder, *files, steps, checkpoint_every=None, batch_size=8, length=24, lines):
+    """Write the configuration of a small run, of gin files and lines; return its path."""
+    includes = [f'include "{name}.gin"' for name in (*files, "runs/defaults")]
+    values = {"TRAIN_STEPS": steps, "EVAL_EVERY": 0, "CHECKPOINT_EVERY": checkpoint_every or steps, "BATCH_SIZE": batch_size}
+    values |= {"Stage.length": length, "Execution.layers": '"unroll"', "LinearDecay.warmup_steps": 1}
+    path = folder / "run.gin"
+    path.write_text("\n".join([*includes, *(f"{name} = {value}" for name, value in values.items()), *lines]) + "\n")
+    return path
+
+
+def sizes_of(config, **others):
+    return [f"{config}.{name} = {value}" for name, value in (SIZES | others).items()]
+
+
 def assert_exported(params, saved, left_out=()):
     """Check that these are the parameters of a checkpoint, without some parts; rows of no token aside."""
     exported = leaves({"params": params})
@@ -60,24 +76,11 @@ def text(trained, tmp_path_factory):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_small_run(trained, tmp_path, family, capsys):
     objective, config, optimizer, architecture, left_out, scores = FAMILIES[family]
-    sizes = "\n".join(f"{config}.{name} = {value}" for name, value in SIZES.items())
-    (tmp_path / "run.gin").write_text(f"""
-include "objectives/{objective}.gin"
-include "runs/defaults.gin"
-TRAIN_STEPS = 3
-EVAL_EVERY = 0
-CHECKPOINT_EVERY = 3
-BATCH_SIZE = 8
-MODEL = @{config}()
-Run.optimizer = @{optimizer}()
-Stage.length = 24
-Execution.layers = "unroll"
-LinearDecay.warmup_steps = 1
-{sizes}
-""")
+    lines = [f"MODEL = @{config}()", f"Run.optimizer = @{optimizer}()", *sizes_of(config)]
+    gin = run_file(tmp_path, f"objectives/{objective}", steps=3, lines=lines)
     model_dir, out = tmp_path / "model", tmp_path / "out"
     cache = f"--cache_dir={trained.model_dir / 'cache'}"
-    done = in_process("pretrain", f"--gin_file={tmp_path / 'run.gin'}", cache, f"--model_dir={model_dir}")
+    done = in_process("pretrain", f"--gin_file={gin}", cache, f"--model_dir={model_dir}")
     assert done.returncode == 0, done.stderr
     assert cli.main(["evaluate", f"--model_dir={model_dir}", "--baselines", "--json", "--batches=2"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -126,25 +129,11 @@ LONG = {
 def test_a_small_run_with_sparse_attention(trained, tmp_path, family, capsys):
     """It is trained, resumed from its first checkpoint with equal bits, exported and read."""
     objective, config, options, backend, architecture = LONG[family]
-    sizes = SIZES | {"max_length": 64, "attention_dropout_rate": 0.0}  # neither backend applies dropout
-    sizes = [f"{name} = {value}" for name, value in sizes.items()]
-    lines = "\n".join(f"{config}.{line}" for line in (*sizes, *options))
-    (tmp_path / "run.gin").write_text(f"""
-include "objectives/{objective}.gin"
-include "runs/defaults.gin"
-TRAIN_STEPS = 4
-EVAL_EVERY = 0
-CHECKPOINT_EVERY = 2
-BATCH_SIZE = 4
-MODEL = @{config}()
-Execution.attention = "{backend}"
-Execution.layers = "unroll"
-Stage.length = 64
-LinearDecay.warmup_steps = 1
-{lines}
-""")
+    lines = [f"MODEL = @{config}()", f'Execution.attention = "{backend}"', *(f"{config}.{line}" for line in options)]
+    lines += sizes_of(config, max_length=64)  # neither backend applies dropout of the attention
+    gin = run_file(tmp_path, f"objectives/{objective}", steps=4, checkpoint_every=2, batch_size=4, length=64, lines=lines)
     model_dir = tmp_path / "model"
-    words = ["pretrain", f"--gin_file={tmp_path / 'run.gin'}", f"--cache_dir={trained.model_dir / 'cache'}"]
+    words = ["pretrain", f"--gin_file={gin}", f"--cache_dir={trained.model_dir / 'cache'}"]
     done = in_process(*words, f"--model_dir={model_dir}")
     assert done.returncode == 0, done.stderr
     assert json.loads((model_dir / "plan.json").read_text())["stages"][0]["attention"].startswith(f"{backend}:")
@@ -161,23 +150,11 @@ LinearDecay.warmup_steps = 1
 
 def test_ernie(trained, text, caches_in_process, tmp_path, capsys):
     """From marked text to a file that transformers reads, tasks' table and all."""
-    sizes = "\n".join(f"ErnieConfig.{name} = {value}" for name, value in (SIZES | {"task_type_vocab_size": 3}).items())
-    (tmp_path / "run.gin").write_text(f"""
-include "models/ernie_base.gin"
-include "objectives/ernie.gin"
-include "runs/defaults.gin"
-TRAIN_STEPS = 2
-EVAL_EVERY = 0
-CHECKPOINT_EVERY = 2
-BATCH_SIZE = 8
-Stage.length = 24
-Execution.layers = "unroll"
-LinearDecay.warmup_steps = 1
-{sizes}
-""")
+    lines = sizes_of("ErnieConfig", task_type_vocab_size=3)
+    gin = run_file(tmp_path, "models/ernie_base", "objectives/ernie", steps=2, lines=lines)
     model_dir, out = tmp_path / "model", tmp_path / "out"
     words = [f"--input={text}", f"--validation_input={trained.folder}/text/held-out.txt", "--marks=names"]
-    words += [f"--gin_file={tmp_path / 'run.gin'}", f"--vocab={trained.folder / 'vocab'}"]
+    words += [f"--gin_file={gin}", f"--vocab={trained.folder / 'vocab'}"]
     done = in_process("pretrain", *words, f"--model_dir={model_dir}")
     assert done.returncode == 0, done.stderr
     assert (model_dir / "cache/text/train/units.bin").stat().st_size > 1000
@@ -207,8 +184,8 @@ def test_marked_text(trained, text, caches_in_process, tmp_path, capsys):
         assert cli.main([*words, *given]) == 2
         error = capsys.readouterr().err
         found = re.fullmatch(
-            f"bertfam: error: {what} has no marks of phrases and entities, which Units masks: give the text with --marks=given "
-            r"or --marks=names, or set BertMasking.choice to another rule, such as @WholeWords\(\)\n",
+            f"bertfam: error: {what} has no marks of phrases and entities, which Units reads: give the text with "
+            r"--marks=given or --marks=names, or use noise that reads none \(BertMasking.choice = @WholeWords\(\), say\)\n",
             error,
         )
         assert found, error
@@ -239,26 +216,12 @@ def test_marks_that_are_given(text, caches_in_process, tmp_path, capsys):
 
 def test_xlnet(trained, tmp_path, capsys):
     """A memory is part of the state: a resumed run has the weights of one that was not stopped, bit for bit."""
-    sizes = "\n".join(f"XLNetConfig.{name} = {value}" for name, value in SIZES.items())
-    (tmp_path / "run.gin").write_text(f"""
-include "models/xlnet_base.gin"
-include "objectives/permutation_lm.gin"
-include "runs/defaults.gin"
-TRAIN_STEPS = 4
-EVAL_EVERY = 0
-CHECKPOINT_EVERY = 2
-BATCH_SIZE = 8
-PermutationLm.memory_length = 18
-Run.microbatches = 2
-Stage.length = 24
-Execution.layers = "unroll"
-LinearDecay.warmup_steps = 1
-LinearDecay.peak = 1e-2
-{sizes}
-""")
+    lines = ["PermutationLm.memory_length = 18", "Run.microbatches = 2", "LinearDecay.peak = 1e-2", *sizes_of("XLNetConfig")]
+    files = ("models/xlnet_base", "objectives/permutation_lm")
+    gin = run_file(tmp_path, *files, steps=4, checkpoint_every=2, lines=lines)
     model_dir, resumed, out = tmp_path / "model", tmp_path / "resumed", tmp_path / "out"
     cache = f"--cache_dir={trained.model_dir / 'cache'}"
-    done = in_process("pretrain", f"--gin_file={tmp_path / 'run.gin'}", cache, f"--model_dir={model_dir}")
+    done = in_process("pretrain", f"--gin_file={gin}", cache, f"--model_dir={model_dir}")
     assert done.returncode == 0, done.stderr
     shutil.copytree(model_dir, resumed)
     shutil.rmtree(resumed / "checkpoints" / "4")
@@ -286,3 +249,45 @@ LinearDecay.peak = 1e-2
     assert cli.main(["fill", f"--model_dir={tmp_path / 'imported'}", "--json", "the value is [MASK] ."]) == 0
     (mask,) = json.loads(capsys.readouterr().out)[0]["masks"]
     assert len(mask["predictions"]) == 5
+
+
+WORD_VECTORS = {
+    "word2vec": (
+        ("models/word2vec", "objectives/skip_gram"),
+        ["Word2VecConfig.hidden_size = 8", "SkipGrams.pairs_per_word = 2", "SkipGrams.threshold = 0.0"],
+        "skip_gram_unigram_loss",
+        {"skip_gram_loss": 6 * np.log(2)},
+    ),
+    "elmo": (
+        ("models/elmo_characters_small", "objectives/bilm"),
+        [
+            *("BilmConfig.num_layers = 1", "BilmConfig.hidden_size = 8", "BilmConfig.dropout_rate = 0.0"),
+            *("BilmConfig.filters = ((1, 4), (3, 4))", "BilmConfig.longest_word = 8"),
+        ],
+        "unigram_loss",
+        {"forward_loss": np.log(300), "backward_loss": np.log(300)},
+    ),
+}
+
+
+@pytest.mark.parametrize("family", WORD_VECTORS)
+def test_a_small_run_of_word_vectors(trained, tmp_path, family, capsys):
+    files, lines, baseline, losses = WORD_VECTORS[family]
+    gin = run_file(tmp_path, *files, steps=2, lines=lines)
+    model_dir = tmp_path / "model"
+    flags = [f"--gin_file={gin}", f"--cache_dir={trained.model_dir / 'cache'}", f"--model_dir={model_dir}"]
+    if family == "word2vec":
+        done = in_process("pretrain", *flags, "--gin.SkipGram.negatives=4")
+        assert done.returncode == 2 and "SkipGram.negatives is 4, and SkipGrams.negatives 5" in done.stderr
+    done = in_process("pretrain", *flags)
+    assert done.returncode == 0, done.stderr
+    assert cli.main(["evaluate", f"--model_dir={model_dir}", "--baselines", "--json", "--batches=2"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert baseline in found
+    for name, loss in losses.items():  # hardly learnt in two updates
+        assert found[name] == pytest.approx(loss, rel=0.05), name
+    assert cli.main(["export", f"--model_dir={model_dir}", f"--output={tmp_path / 'out'}"]) == 2
+    assert cli.main(["analyze", "attention", f"--model_dir={model_dir}", "--text=it", f"--output={tmp_path / 'page.html'}"]) == 2
+    assert "has no attention" in capsys.readouterr().err
+    vectors = api.load(model_dir).embed(["a value", "a list of values"])
+    assert vectors.shape == (2, 8) and np.isfinite(vectors).all()

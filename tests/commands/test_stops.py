@@ -12,6 +12,7 @@ import phases
 import pytest
 from command_line import bertfam, error_lines, in_process, listing, started
 from model_folders import arrays, assert_equal_arrays, copy_run, cut, fill, metrics, remount, whole
+from time_limits import FAR_SECONDS
 
 from bertfam.storage import locks
 from bertfam.training.checkpoints import manifest, newest
@@ -56,7 +57,7 @@ def test_sigterm_while_the_first_step_is_compiled_ends_the_run_at_once(trained, 
 
     def signalled(trainer, stage, length):
         os.kill(os.getpid(), signal.SIGTERM)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + FAR_SECONDS
         while not statuses and time.monotonic() < deadline:
             time.sleep(0.01)
         held.append((model_dir / locks.NAME).exists())
@@ -71,7 +72,7 @@ def test_sigterm_while_the_first_step_is_compiled_ends_the_run_at_once(trained, 
 
 def test_signal_while_the_token_cache_is_built_ends_both_processes(trained, tmp_path):
     marks = tmp_path / "marks"
-    variables = {"MARKS": marks, "STRETCH": "tokenising:20"}
+    variables = {"MARKS": marks, "STRETCH": f"tokenising:{FAR_SECONDS}"}
     with started(trained.pretrain(tmp_path / "model"), variables, stderr=subprocess.PIPE, text=True) as process:
         while not any(mark.phase == "tokenising" for mark in phases.read(marks.read_text() if marks.exists() else "")):
             assert process.poll() is None

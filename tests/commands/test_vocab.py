@@ -241,7 +241,10 @@ def test_overwrites_only_with_the_flag(text, capsys):
             "--size=103 is too small: it includes 103 special pieces",
         ),
         (["--input=a.txt", "--kind=unigram", "--layout=gpt2"], "--layout=gpt2 has no token for unknown text"),
-        (["--input=a.txt", "--kind=bpe", "--cased"], "--cased is a flag of --kind=wordpiece: it does not apply to --kind=bpe"),
+        (
+            ["--input=a.txt", "--kind=bpe", "--cased"],
+            "--cased is a flag of --kind=wordpiece and --kind=words: it does not apply to --kind=bpe",
+        ),
         (["--input=a.txt", "--keep_spaces"], "--keep_spaces is a flag of --kind=unigram and --kind=bpe"),
         (["--input=a.txt", "--kind=bpe", "--character_coverage=2"], "--character_coverage=2.0 must be above 0.5 and at most 1"),
         (["--input=a.txt", "--output=a.txt"], "--output=a.txt is a file"),

@@ -11,9 +11,11 @@ from bertfam.data.corpora.python_docs.corpus import PythonDocs
 from bertfam.errors import UserError
 from bertfam.models.bert import BertConfig
 from bertfam.models.electra import ElectraConfig
+from bertfam.models.entity_ernie import EntityErnieConfig
 from bertfam.models.gpt2 import Gpt2Config
 from bertfam.models.t5 import T5Config
 from bertfam.objectives.fine_tuning.heads import Regression
+from bertfam.studies.scores.masked_loss import MaskedLoss
 
 # Other required arguments of the classes.
 REQUIRED_ARGUMENTS: dict[str, dict[str, Any]] = {
@@ -22,6 +24,7 @@ REQUIRED_ARGUMENTS: dict[str, dict[str, Any]] = {
     "LabelledFiles": {"train": ("a.tsv",)},
     "TaggedFiles": {"train": ("a.conll",)},
     "TargetFiles": {"train": ("a.tsv",)},
+    "PassageFiles": {"train": ("a.json",)},
     "QuestionFiles": {"train": ("a.json",)},
     "SeqioTask": {"name": "books"},
     "FeatureProbe": {"corpus": LabelledFiles(("a.tsv",))},
@@ -30,15 +33,21 @@ REQUIRED_ARGUMENTS: dict[str, dict[str, Any]] = {
     "Ramp": {"steps": 8},
     "Electra": {"model": ElectraConfig()},
     "Mlm": {"model": BertConfig()},
+    "CausalAndMasked": {"model": BertConfig()},
     "MlmNsp": {"model": BertConfig()},
+    "MlmNspDea": {"model": EntityErnieConfig()},
     "MlmSop": {"model": BertConfig()},
     "MlmSbo": {"model": BertConfig()},
     "MlmStructure": {"model": BertConfig()},
+    "DualEncoder": {"model": BertConfig()},
     "RetroMae": {"model": BertConfig()},
     "Distillation": {"model": BertConfig()},
     "CausalLm": {"model": Gpt2Config()},
     "FineTuning": {"model": Gpt2Config(), "head": Regression()},
     "SequenceToSequence": {"model": T5Config()},
+    "Claim": {"score": "masked_loss", "better": "one", "worse": "other"},
+    "FineTuned": {"data_dir": "GLUE"},
+    "Study": {"budget": 1e6, "scores": (MaskedLoss(),)},
 }
 SETTINGS = [
     (path, name)
@@ -54,7 +63,7 @@ def test_nan_and_infinite_settings_are_refused(path, name):
     make, arguments = registry.get(path).wrapped, REQUIRED_ARGUMENTS.get(path.rpartition(".")[2], {})
     for value in (math.nan, math.inf, -math.inf):
         with pytest.raises((ValueError, UserError), match=name):
-            make(**arguments, **{name: value})
+            make(**arguments | {name: value})
 
 
 def test_many_settings_are_tested():

@@ -14,7 +14,7 @@ def build_run(*bindings):
     return load([QUICKSTART], bindings).build("Run")
 
 
-@pytest.mark.parametrize("name", ["AdamW", "BertAdam", "Lamb", "Lion", "Muon"])
+@pytest.mark.parametrize("name", ["AdamW", "BertAdam", "Lamb", "Lion", "Muon", "StableAdamW"])
 def test_one_binding_changes_the_optimizer_and_keeps_the_schedule(name):
     optimizer = build_run(f"Run.optimizer = @{name}()").optimizer
     assert type(optimizer) is getattr(optimizers, name)

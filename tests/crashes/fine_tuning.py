@@ -148,6 +148,9 @@ def kill_at_the_end(workspace: Workspace) -> Row:
     undisturbed, _ = tuned.undisturbed()
     steps = newest(undisturbed)
     assert steps is not None
-    plans = iter([SignalPlan("logging eval", steps, delay=0.45)])
-    tuned.kill(row, "killed", plans, undisturbed, STRETCH="logging:0.3")
+    for number in range(1, KILLS + 1):
+        plans = iter([SignalPlan("logging eval", steps, delay=0.45)])
+        tuned.kill(row, f"killed-{number}", plans, undisturbed, STRETCH="logging:0.3")
+        if row.times:  # on a busy machine the signal may come after the end
+            break
     return row

@@ -30,14 +30,14 @@ class SignalPlan:
       least: number of updates that must have been made.
       delay: seconds to wait after that.
       number: the signal. SIGKILL goes to all processes of the run, others to the first.
-      target: the part of the run that it is meant to hit.
+      targets: the parts of the run that it is meant to hit together.
     """
 
     phase: str | None = None
     least: int = 0
     delay: float = 0.0
     number: signal.Signals = signal.SIGKILL
-    target: str | None = None
+    targets: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

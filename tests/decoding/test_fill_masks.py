@@ -95,5 +95,6 @@ def test_model_without_a_head_cannot_fill():
     with pytest.raises(UserError) as caught:
         fill(random_model(("encoder", "pooler")), ["[MASK]"])
     assert str(caught.value) == (
-        "the model has no masked-language-model head, so it cannot fill: it was fine-tuned, imported or exported without one"
+        "the model has no masked-language-model head, so it cannot fill: it was pretrained without masks, as word2vec and "
+        "ELMo's model are, or fine-tuned, imported or exported without the head"
     )

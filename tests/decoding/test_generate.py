@@ -6,9 +6,6 @@ import functools
 import gzip
 import json
 import logging
-import os
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +14,7 @@ import pytest
 import small_gpt2
 import xla
 from flax import linen as nn
+from fork_server import run_program
 from small_gpt2 import CONFIG, END, PROMPTS, VOCABULARY
 
 from bertfam import api, cli
@@ -112,6 +110,13 @@ def test_texts_do_not_depend_on_other_prompts(model, strategy, limits, texts):
     assert token_lists(reversed_prompts) == token_lists(together[::-1])
 
 
+def test_layers_that_are_divided_compute_the_same_bits(model, monkeypatch):
+    options = {"strategy": small_gpt2.ON_MESHES[0][0], "limits": Limits(max_new_tokens=5)}
+    divided = model.generate(PROMPTS[:2], **options)
+    monkeypatch.setattr("bertfam.decoding.generate.divided_on_cpu", jax.device_put)
+    assert model.generate(PROMPTS[:2], **options) == divided
+
+
 def test_texts_differ_by_seed_prompt_and_number(model):
     strategy, limits, texts = small_gpt2.ON_MESHES[0]
     prompts = ["nine more", "nine more", "nine mora", *PROMPTS[:5]]
@@ -125,14 +130,8 @@ def test_texts_differ_by_seed_prompt_and_number(model):
 
 
 def test_texts_are_the_same_on_four_devices():
-    process = subprocess.run(
-        [sys.executable, small_gpt2.__file__],
-        env=os.environ | xla.device_environment(4),
-        capture_output=True,
-        text=True,
-    )
-    assert process.returncode == 0, process.stderr
-    assert json.loads(process.stdout.splitlines()[-1]) == small_gpt2.generate_on_mesh(None)
+    out, _ = run_program(small_gpt2.__file__, environment=xla.device_environment(4))
+    assert json.loads(out.splitlines()[-1]) == small_gpt2.generate_on_mesh(None)
 
 
 def test_output_may_use_all_positions():

@@ -15,7 +15,7 @@ from flax import linen as nn
 from bertfam import api
 from bertfam.decoding.end_tokens import end_tokens
 from bertfam.errors import UserError
-from bertfam.evaluation.minimal_pairs import Pair, PairCounts, compare, read_pairs
+from bertfam.evaluation.minimal_pairs import Pair, PairCounts, by_phenomenon, compare, read_pairs
 from bertfam.evaluation.sentence_scores import scorer
 from bertfam.models.gpt2 import Gpt2Config
 from bertfam.models.language_model import init_language_model
@@ -137,6 +137,13 @@ def test_ties_count_as_half_correct():
     assert (counts + PairCounts(1)).numbers() == {"accuracy": pytest.approx(0.5), "pairs": 6, "ties": 2}
     with pytest.raises(UserError, match="f:2: the model gives a sentence the score nan"):
         compare(pairs, lambda sentences, where: np.where(np.arange(10) == 6, np.nan, 0.0))
+
+
+def test_accuracies_of_phenomena_are_means_of_their_files():
+    terms = {"a": "islands", "b": "", "c": "islands", "d": "binding"}
+    files = {name: [Pair("x", "y", "f:1", term)] for name, term in terms.items()}
+    found = by_phenomenon(files, {"a": 0.5, "b": 0.1, "c": 1.0, "d": 0.25})
+    assert list(found.items()) == [("binding", 0.25), ("islands", 0.75)]
 
 
 SENTENCES = ["the class statement", "an expression list is evaluated for its side effects " * 2, "names", "if x is y"]

@@ -1,6 +1,8 @@
 """Suites of tasks: runs that are kept, paired tests, and reports."""
 
 import json
+import math
+import re
 from math import comb
 from types import SimpleNamespace
 
@@ -13,6 +15,7 @@ from bertfam.evaluation.suites.comparison import compare_outcomes
 from bertfam.evaluation.suites.minimal_pair_suite import MinimalPairSuite
 from bertfam.evaluation.suites.page import page
 from bertfam.evaluation.suites.report import make_report, markdown
+from bertfam.evaluation.suites.results import Result
 from bertfam.evaluation.suites.suite import Model, SuiteRuns
 
 
@@ -129,6 +132,32 @@ def test_reports_have_the_scores_and_escape_text(runs):
     assert own["scores"]["<1>"]["accuracy"]["deviation"] is None and "0.0000" not in markdown(report).partition("## Tests")[0]
     html = page(report)
     assert (
-        "<td>0.6667</td>" in html and "&lt;1&gt;" in html and "<1>" not in html and "<script" not in html and "http" not in html
+        "<td>0.6667</td>" in html and "&lt;1&gt;" in html and "<1>" not in html and "<script" not in html and "http:" not in html
     )
     assert html.count("<circle") == 4
+
+
+def test_a_score_that_is_not_defined_is_named_in_each_report(runs):
+    """The correlation with predictions that are all equal."""
+    all_runs = runs.start(1, 3)
+    lines = []
+    all_runs.run(lines.append, lambda: None)
+    all_runs.results["agreement", "<3>", 0] = Result({"accuracy": math.nan}, (1, 1, 1), {})
+    report = make_report(all_runs)
+    note = "agreement by <3>, seed 0: accuracy undefined, as the correlation with predictions that are all equal"
+    assert report["tasks"]["agreement"]["notes"][0].startswith(note) and note.replace("<", "&lt;") in markdown(report)
+    assert "| agreement | accuracy | 0.6667 | undefined |" in markdown(report) and "| mean |  | 0.6667 | undefined |" in markdown(
+        report
+    )
+    html = page(report)
+    assert "<td>undefined</td>" in html and "nan" not in html.lower() and html.count("<circle") == 3
+
+
+def test_a_plot_holds_all_values(runs):
+    """Also those of a metric that is no share and no percentage."""
+    all_runs = runs.start(1, 3)
+    all_runs.run([].append, lambda: None)
+    all_runs.results["agreement", "<3>", 0] = Result({"accuracy": 250.0}, (1, 1, 1), {})
+    places = [float(place) for place in re.findall(r"<circle cx='([\d.]+)'", page(make_report(all_runs)))]
+    (width,) = set(re.findall(r"viewBox='0 0 (\d+) ", page(make_report(all_runs))))
+    assert len(places) == 4 and max(places) < int(width)

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from flax import linen as nn
+from initial_state import skip_initialisation
 from tokenizers.pre_tokenizers import ByteLevel
 
 import bertfam
@@ -48,7 +49,9 @@ def write(path, rows, header=("article", "summary")):
 @pytest.fixture(autouse=True, scope="module")
 def fast_compilation():
     jax.config.update("jax_disable_most_optimizations", True)
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        skip_initialisation(patch)
+        yield
     jax.config.update("jax_disable_most_optimizations", False)
 
 
@@ -191,19 +194,22 @@ def test_a_predictor_of_targets_refuses_flags_of_labels(tuned, tmp_path, capsys)
 
 
 @pytest.mark.parametrize(("kind", "lm_weight"), [("GPT-2", 0.01), ("T5", None)])
-def test_labels_are_predicted_as_by_the_export(untrained, caches_in_process, tmp_path, kind, lm_weight):
+def test_labels_are_predicted_as_by_the_export(untrained, caches_in_process, tmp_path, kind, lm_weight, capsys):
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("torch")
     train = write(tmp_path / "train.tsv", pairs())
     words = ["finetune", f"--init_from={untrained[kind]}", f"--train={train}", "--text=article", "--label=summary"]
     words += [] if lm_weight is None else [f"--lm_weight={lm_weight}"]
-    words += ["--epochs=30", "--learning_rate=1e-2", "--batch_size=24", "--length=32", "--gin.Run.eval_every=0"]
-    words += ["--gin.Run.keep_best=None", "--gin.CHECKPOINT_EVERY=30", f"--model_dir={tmp_path / 'model'}"]
+    words += ["--epochs=60", "--learning_rate=1e-2", "--batch_size=24", "--length=32", "--gin.Run.eval_every=0"]
+    words += ["--gin.Run.keep_best=None", "--gin.CHECKPOINT_EVERY=60", f"--model_dir={tmp_path / 'model'}"]
     assert cli.main(words) == 0
     texts = [text for text, _ in pairs()[:6]]
     model = bertfam.load(tmp_path / "model")
     assert model.predict(texts) == [label for _, label in pairs()[:6]]
     assert read_run(tmp_path / "model").objective.coefficients == {"label": 1} | ({"lm": lm_weight} if lm_weight else {})
+    if lm_weight is not None:  # a run that another default began keeps its weight
+        assert cli.main([word for word in words if not word.startswith("--lm_weight")]) == 0
+        assert "finished already: " in capsys.readouterr().out
     with pytest.raises(UserError, match="Config is no encoder"):
         model.apply(np.zeros((1, 4), np.int32))
     assert cli.main(["export", f"--model_dir={tmp_path / 'model'}", f"--output={tmp_path / 'out'}"]) == 0

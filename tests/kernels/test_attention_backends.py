@@ -310,7 +310,7 @@ GPU = Request("bfloat16", MIN_LENGTH, 64, platform="gpu", compute_capability=8.0
         ({"platform": "tpu", "length": 512, "bias": True}, "xla", "not splash, because scores have a bias"),
         ({"platform": "cpu", "length": 1024, "pattern": Window(64, 64)}, "blocks", "on cpu"),
         ({"length": 4352, "pattern": ExtraTokens(256, 84)}, "blocks", "fastest"),
-        ({"length": 1024, "pattern": Window(64, 64), "packed": True}, "blocks", "not cudnn, because rows are packed"),
+        ({"length": 1024, "pattern": Window(64, 64), "packed": True}, "blocks", "not cudnn, which takes 1/1.2 of"),
     ],
 )
 def test_auto_chooses_the_fastest_capable_backend_with_a_reason(change, name, message):

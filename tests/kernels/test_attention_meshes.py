@@ -1,26 +1,18 @@
 """Attention whose rows, heads and tokens are sharded over devices."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import xla
+from fork_server import run_program
 
 
 @pytest.fixture(scope="module")
 def results():
     """Return what eight simulated devices, and the compiler for TPUs, give."""
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).parent / "attention_meshes.py")],
-        env=os.environ | xla.device_environment(8),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    out, _ = run_program(Path(__file__).parent / "attention_meshes.py", environment=xla.device_environment(8))
+    return json.loads(out.splitlines()[-1])
 
 
 def test_sharded_rows_give_the_values_and_gradients_of_whole_ones(results):

@@ -1,9 +1,6 @@
 """Chunked cross-entropy against values computed by hand, torch and the plain loss, in gradients and on every mesh."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -12,9 +9,11 @@ import numpy as np
 import pytest
 import scipy.special
 import xla
+from fork_server import run_program
 
 from bertfam.kernels import cross_entropy, rows
 from bertfam.kernels.chunked_cross_entropy import VocabularyLoss, chunked_cross_entropy, token_scores
+from bertfam.kernels.cross_entropy import likeliest
 
 BATCH, LENGTH, EMBED, ROWS, REAL = 3, 11, 6, 24, 21
 PLAIN = VocabularyLoss(REAL)
@@ -155,6 +154,13 @@ def test_scores_of_all_places():
     np.testing.assert_allclose(actual.best_log_probabilities, expected.max(-1), rtol=1e-5, atol=1e-6)
 
 
+def test_likeliest_is_the_first_of_the_largest():
+    logits = np.array(
+        [[0.5, 2.0, 2.0, -1.0], [-1e9, -1e9, -3.0, -3.0], [0.0, 0.0, 0.0, 0.0], [1.0, 2.0, 3.0, np.inf]], np.float32
+    )
+    assert np.array_equal(jax.jit(likeliest)(logits), np.argmax(logits, axis=-1))
+
+
 def test_no_program_holds_the_logits():
     """In training and in evaluation the largest buffer is of one chunk, and the memory is that of few chunks."""
     batch, length, embed, height, chunk = 2, 512, 8, 4096, 16
@@ -180,13 +186,7 @@ def test_no_program_holds_the_logits():
 
 def test_meshes_give_the_same_sums():
     """Eight devices give the same sums and gradients, and sum nothing over devices in the loop."""
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).parent / "chunked_meshes.py")],
-        env=os.environ | xla.device_environment(8),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    actual = json.loads(done.stdout.splitlines()[-1])
+    out, _ = run_program(Path(__file__).parent / "chunked_meshes.py", environment=xla.device_environment(8))
+    actual = json.loads(out.splitlines()[-1])
     assert actual["differences"] and max(actual["differences"]) < 1e-5
     assert actual["kernel_sums"] == [["outside"], ["outside"]]

@@ -1,5 +1,7 @@
 """Kernels that read whole rows once: layers with them, interpreted, against the same layers without."""
 
+from functools import partial
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -170,3 +172,15 @@ def test_devices_and_dtypes(target, dtype, jax_from, expected, monkeypatch):
     monkeypatch.setattr(rows, "target", lambda: target)
     monkeypatch.setattr(rows, "_JAX_FROM", jax_from)
     assert rows.run_here(dtype) is expected
+
+
+def test_a_kernel_of_many_layers_is_one_function():
+    """Otherwise every layer would be traced and lowered, which takes longer than reading a compiled program."""
+
+    def kernel(inputs, outputs, *, factor):
+        outputs[...] = factor * inputs[...]
+
+    array = jnp.ones((2, 8))
+    calls = [rows.call(partial(kernel, factor=factor), "scale", (1,), array, warps=1) for factor in (2, 2, 3)]
+    assert calls[0] is calls[1] is not calls[2]
+    np.testing.assert_array_equal(calls[2](array), 3 * array)

@@ -22,7 +22,7 @@ printf '%s\\n' "$@" > arguments
 trap 'kill $!; exit 75' TERM
 printf 'run on %s\\n' "${PWD##*/}"
 status=$(head -n 1 ends); sed -i 1d ends
-if [ "$status" = wait ]; then sleep 60 & wait $!; fi
+if [ "$status" = wait ]; then sleep 1800 & wait $!; fi
 if [ "$status" = gone ]; then echo SUSPENDED > ../../state; exit 137; fi
 exit "$status"
 """
@@ -67,8 +67,8 @@ class Cloud:
 
     def calls(self):
         """Return the calls so far, [[name, argument ...] ...]; the file `read` has the standard input of the last one."""
-        path = self.folder / "calls"
-        return [ast.literal_eval(line) for line in path.read_text().splitlines()] if path.exists() else []
+        lines = (fake_programs.read(self.folder / "calls") or "").splitlines(keepends=True)
+        return [ast.literal_eval(line) for line in lines if line.endswith("\n")]  # the last may be being written
 
     def verbs(self):
         return [fake_programs.verb(words) for words in self.calls()]

@@ -35,10 +35,15 @@ CASES = {
     "tpu_vm_down": ["tpu_vm.py", "down", *VM],
     "gke_create": ["gke.py", "create", "bert", "--slice=2xv6e-16", IMAGE, "--spot", "--service_account=trainer", *ODD],
     "gke_create_one_machine": ["gke.py", "create", "bert", "--namespace=n", "--slice=v5e-8", IMAGE, "--xla_flags", *COMMAND],
+    "gke_array": [
+        *("gke.py", "create", "study", "--slice=v5e-1", IMAGE, "--array=12", "--claim=shared:/shared"),
+        *("--", "bertfam", "ablate", "--output=/shared/study"),
+    ],
     "gke_logs": ["gke.py", "logs", "bert"],
     "gke_status": ["gke.py", "status", "bert"],
     "gke_delete": ["gke.py", "delete", "bert"],
     "slurm": ["slurm.py", "bert", "--nodes=2", "--time=1-00:00:00", "--sbatch=--partition=gpu", "--xla_flags", *ODD],
+    "slurm_array": ["slurm.py", "study", "--array=12", "--gpus_per_node=1", "--", "bertfam", "ablate", "--output=my study"],
     "xpk_create": ["xpk.py", "create", "bert", "--cluster=c", "--slice=2xv5e-256", IMAGE, "--xla_flags", *ODD],
     "xpk_delete": ["xpk.py", "delete", "bert", "--cluster=c", "--project=p", "--zone=z"],
 }

@@ -108,6 +108,38 @@ def test_names_of_slices_set_topology_and_chips(create, name, machines, topology
     assert variable["name"] == "LIBTPU_INIT_ARGS" and "xla_enable_async_all_gather" in variable["value"]
 
 
+STUDY = ["--", "bertfam", "ablate", "--output=/shared/study", "--module_import=$m"]
+
+
+def test_runs_of_a_study_are_pods_that_share_a_volume_and_fail_alone(cloud, gke):
+    process = gke("create", "--slice=v5e-1", FLAGS[1], "--array=12", "--claim=disk:/shared/", "--restarts=3", *STUDY)
+    assert (process.returncode, process.stderr) == (0, "")
+    manifest = json.loads((cloud.folder / "read").read_text())
+    job = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
+    assert (job["completionMode"], job["completions"], job["parallelism"], job["backoffLimitPerIndex"]) == ("Indexed", 12, 12, 3)
+    actions = {rule["action"]: rule["onExitCodes"]["values"] for rule in job["podFailurePolicy"]["rules"]}
+    assert actions == {"FailIndex": [2], "Ignore": [75]} and manifest["spec"]["failurePolicy"] == {"maxRestarts": 0}
+    pod = job["template"]["spec"]
+    assert pod["volumes"] == [{"name": "shared", "persistentVolumeClaim": {"claimName": "disk"}}]
+    (container,) = pod["containers"]
+    assert container["volumeMounts"] == [{"name": "shared", "mountPath": "/shared"}]
+    assert container["command"] == [*STUDY[1:-1], "--module_import=$$m", "--run=$(JOB_COMPLETION_INDEX)"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--slice=v5e-16", "--claim=disk:/shared"], "v5e-8"),
+        (["--slice=v5e-1"], "--output must be a folder of --claim=NAME:/PATH"),
+        (["--slice=v5e-1", "--claim=disk:/other"], "--output must be a folder below /other/"),
+        (["--slice=v5e-1", "--claim=/shared"], "is not NAME:/PATH"),
+    ],
+)
+def test_runs_of_a_study_that_cannot_share_its_folder_are_refused(gke, flags, message):
+    process = gke("create", FLAGS[1], "--array=2", *flags, *STUDY)
+    assert process.returncode == 2 and message in process.stderr
+
+
 def test_failed_create_is_reported_and_failed_delete_retried(cloud, gke):
     cloud.set_failures('create 1 Error from server (AlreadyExists): jobsets "bert" already exists')
     process = gke("create", *FLAGS, "--", *COMMAND)

@@ -5,6 +5,7 @@ import re
 import subprocess
 import time
 
+import fake_programs
 import pytest
 
 COMMAND = ["bertfam", "pretrain", "--model_dir=my model", "--gin.A=$HOME $(id) 'x'", 'a\n"b"']
@@ -54,11 +55,22 @@ def test_exit_status_of_the_step_decides_about_requeueing(cloud, job, status, va
 def test_signal_before_the_time_limit_lets_the_step_save_its_state(cloud, job):
     step = "trap 'sleep 0.2; exit 75' TERM; echo $$ > \"$CLOUD/step.pid\"; while :; do sleep 0.05; done"
     process = job(step, "--grace=60")
-    while not (cloud.folder / "step.pid").exists():
+    while not fake_programs.read(cloud.folder / "step.pid"):
         time.sleep(0.02)
     process.terminate()
     assert process.communicate()[0] == "bertfam: exited with 75; the job is queued again\n" and process.returncode == 75
     assert ["scancel", "--signal=TERM", "17"] in cloud.calls() and cloud.calls()[-1] == REQUEUED
+
+
+def test_an_element_of_an_array_gets_its_number_and_is_queued_again_alone(cloud, job):
+    process = job("exit 75", "--array=3", SLURM_ARRAY_JOB_ID="17", SLURM_ARRAY_TASK_ID="2")
+    assert process.communicate()[0] == "bertfam: exited with 75; the job is queued again\n" and process.returncode == 75
+    calls = cloud.calls()
+    assert calls[0] == ["srun", *COMMAND, "--run=2"] and calls[-1] == ["scontrol", "requeue", "17_2"]
+    refused = cloud.launch(
+        "slurm.py", "bert", "--array=3", "--gpus_per_node=1", "--", "bertfam", "ablate", "--output=o", "--run=1"
+    )
+    assert refused.returncode == 2 and "--array=3 gives each run its --run" in refused.stderr
 
 
 def test_flags_in_the_batch_script(cloud):

@@ -12,6 +12,7 @@ from flax import linen as nn
 
 from bertfam.errors import UserError
 from bertfam.kernels.dropout import dropout
+from bertfam.layers.dense import project
 from bertfam.layers.embeddings import embed_positions, embed_words, padded_rows
 from bertfam.layers.execution import Execution
 from bertfam.layers.feed_forward import FeedForward
@@ -163,6 +164,18 @@ def test_gated_feed_forward_with_biases_and_dropout():
     assert np.allclose(kept, 6.5)
     # the sum of 400 places, each 6 / 400 / 0.75 or 0, has a deviation of 0.17
     assert not np.allclose(dropped, 6.5) and np.all(np.abs(dropped - 6.5) < 1.0)
+
+
+@pytest.mark.parametrize("contracted", [1, 2])
+def test_gradients_of_a_product_on_cpus_are_those_of_jax(contracted):
+    inputs, kernel = normal((2, 5, 3, 4)), normal(((3, 4)[2 - contracted :]) + (6, 2), 1)
+    plain = functools.partial(jnp.tensordot, axes=contracted)
+    outputs, back = jax.vjp(plain, inputs, kernel)
+    gradient = normal(outputs.shape, 2)
+    actual, own_back = jax.vjp(lambda inputs, kernel: project(inputs, kernel, None, contracted=contracted), inputs, kernel)
+    assert np.array_equal(actual, outputs)
+    for own, expected in zip(own_back(gradient), back(gradient), strict=True):
+        np.testing.assert_allclose(own, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_layers_without_biases_have_no_bias_parameters():

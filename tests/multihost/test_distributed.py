@@ -6,9 +6,11 @@ import os
 import socket
 import threading
 import time
+from types import SimpleNamespace
 
 import jax
 import pytest
+from time_limits import FAR_SECONDS
 
 from bertfam import cli
 from bertfam.errors import UserError
@@ -18,6 +20,13 @@ from bertfam.multihost.processes import Processes, ProcessExited
 from bertfam.multihost.rendezvous import Meeting, meet
 
 TOKEN = "the secret of a run"
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """Wait as long as it takes for what does come: a busy machine may stand still for a minute."""
+    for name in ("rendezvous._HELLO", "rendezvous._SILENCE", "processes._STATUS_SECONDS"):
+        monkeypatch.setattr(f"bertfam.multihost.{name}", FAR_SECONDS)
 
 
 def free_port():
@@ -40,12 +49,12 @@ def run_concurrently(*functions):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(FAR_SECONDS)
         assert not thread.is_alive()
     return results
 
 
-def connect(port, index, count, seconds=10.0, origin=""):
+def connect(port, index, count, seconds=FAR_SECONDS, origin=""):
     return lambda: meet(Meeting("localhost", port, count, TOKEN, seconds, origin), index)
 
 
@@ -73,13 +82,23 @@ def test_gather_returns_the_values_of_all_processes(run_processes):
 
 
 def test_missing_processes_are_reported(monkeypatch, capsys):
-    port = free_port()
-    reported, silent = run_concurrently(connect(port, 0, 4, 0.5), connect(port, 2, 4, 5.0))
+    port, greet = free_port(), rendezvous._Gathering._greet
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now, sleep=time.sleep)
+    monkeypatch.setattr(rendezvous, "time", clock)
+
+    def move(seconds):
+        clock.now += seconds
+
+    with monkeypatch.context() as patch:
+        # The time of process 0 is over once process 2 has connected.
+        patch.setattr(rendezvous._Gathering, "_greet", lambda *arguments: (greet(*arguments), move(1.0)))
+        reported, silent = run_concurrently(connect(port, 0, 4, 0.5), connect(port, 2, 4, 5.0))
     assert str(reported) == (
         f"processes 1, 3 of 4 did not connect to port {port} within 0.5 s: start them with the same --coordinator, or raise "
         "--initialization_timeout"
     )
     assert isinstance(silent, SystemExit) and silent.code == 2
+    clock.sleep = move
     (alone,) = run_concurrently(connect(port, 1, 2, 0.5))
     assert str(alone) == (
         f"process 1 of 2 could not connect to process 0 at localhost:{port} within 0.5 s (Connection refused): start process 0 "
@@ -87,6 +106,7 @@ def test_missing_processes_are_reported(monkeypatch, capsys):
     )
     assert not capsys.readouterr().err
     monkeypatch.setattr(rendezvous, "_SILENCE", 0.1)
+    monkeypatch.setattr(rendezvous, "wait", lambda sockets, seconds: move(seconds) or [])
     slurm = " (from SLURM job 7, SLURM_NTASKS=4)"
     (alone,) = run_concurrently(connect(port, 0, 4, 0.3, slurm))
     assert str(alone).startswith(f"processes 1 to 3 of 4{slurm} did not connect to port {port} within 0.3 s: ")
@@ -132,9 +152,9 @@ def test_command_line_reports_missing_processes_and_writes_nothing(tmp_path, cap
     assert output.out == "" and output.err.count("\n") == 1 and not list(tmp_path.iterdir())
 
 
-def open_connection(port):
+def open_connection(port, seconds=FAR_SECONDS):
     """Connect to process 0 once it listens; return the connection and its challenge."""
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + seconds
     while True:
         try:
             connection = socket.create_connection(("localhost", port))
@@ -142,7 +162,7 @@ def open_connection(port):
         except OSError:  # process 0 does not listen yet
             assert time.monotonic() < deadline
             time.sleep(0.05)
-    return connection, rendezvous.Link(connection).receive(5)["challenge"]
+    return connection, rendezvous.Link(connection).receive(FAR_SECONDS)["challenge"]
 
 
 def greeting(challenge, token=TOKEN, **changes):
@@ -157,7 +177,7 @@ def test_other_versions_are_refused():
     def connect_with_older_version():
         connection, challenge = open_connection(port)
         connection.sendall(greeting(challenge, versions="bertfam 0.0 and jax 0.1"))
-        return rendezvous.Link(connection).receive(5)
+        return rendezvous.Link(connection).receive(FAR_SECONDS)
 
     error, answer = run_concurrently(connect(port, 0, 3), connect_with_older_version)
     assert str(error) == (
@@ -171,7 +191,7 @@ def test_two_threads_gather_at_the_same_time(run_processes):
     port = free_port()
 
     def run(index):
-        processes = Processes(index, *(meet(Meeting("localhost", port, 3, TOKEN, 10), index) for _ in range(2)))
+        processes = Processes(index, *(meet(Meeting("localhost", port, 3, TOKEN, FAR_SECONDS), index) for _ in range(2)))
         assert processes.others is not processes and processes.others.index == index
 
         def talk(group, name):
@@ -186,7 +206,7 @@ def test_two_threads_gather_at_the_same_time(run_processes):
 
 def connect_with_status_links(port, index, count):
     """Return the processes as seen by process `index`, and all of its links, which the caller closes."""
-    links, other_links, status_links = (meet(Meeting("localhost", port, count, TOKEN, 10), index) for _ in range(3))
+    links, other_links, status_links = (meet(Meeting("localhost", port, count, TOKEN, FAR_SECONDS), index) for _ in range(3))
     return Processes(index, links, other_links, ExitStatusLinks(status_links)), [*links, *other_links, *status_links]
 
 
@@ -287,12 +307,15 @@ def test_process_is_left_alone_after_the_end_of_the_run(monkeypatch):
     assert run_concurrently(lambda: run(0), lambda: run(1)) == [None, None]
 
 
-def test_own_error_is_kept_while_others_save():
+def test_own_error_is_kept_while_others_save(monkeypatch):
     """Messages on the links for agreement are no sign that a process exited."""
+    monkeypatch.setattr("bertfam.multihost.processes._STATUS_SECONDS", 0.2)
     port, own_error = free_port(), jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED")
+    opened = []  # until both have ended
 
     def run(index):
-        processes, _ = connect_with_status_links(port, index, 2)
+        processes, links = connect_with_status_links(port, index, 2)
+        opened.extend(links)
         processes.others.offer("saving", [False, None])
         return processes.explain(own_error)
 
@@ -367,7 +390,7 @@ def test_strangers_do_not_prolong_the_wait(monkeypatch):
     port = free_port()
 
     def send_parts():
-        connections = [open_connection(port)[0]]
+        connections = [open_connection(port, 10)[0]]  # unless process 0 has given up
         with contextlib.suppress(OSError):  # until process 0 gives up
             while True:
                 connections.append(socket.create_connection(("localhost", port)))
@@ -379,30 +402,29 @@ def test_strangers_do_not_prolong_the_wait(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("answer", "pause", "message"),
+    ("answer", "pause", "seconds", "message"),
     [
-        (b'{"refused": "leave", "proof": "0"}\n', 0, "does not have the token of this run"),
-        (b'{"proof": "\\ud800"}\n', 0, "does not have the token of this run"),
-        (b" " * (1 << 17), 0, "did not answer process 1 (the value is too long)"),
-        (b" ", 0.01, "did not answer process 1 (timed out)"),
+        (b'{"refused": "leave", "proof": "0"}\n', 0, FAR_SECONDS, "does not have the token of this run"),
+        (b'{"proof": "\\ud800"}\n', 0, FAR_SECONDS, "does not have the token of this run"),
+        (b" " * (1 << 17), 0, FAR_SECONDS, "did not answer process 1 (the value is too long)"),
+        (b" ", 0.01, 0.3, "did not answer process 1 (timed out)"),
     ],
 )
-def test_process_0_without_the_token_is_not_joined(monkeypatch, answer, pause, message):
+def test_process_0_without_the_token_is_not_joined(monkeypatch, answer, pause, seconds, message):
     """Also one whose answer has no end."""
-    monkeypatch.setattr(rendezvous, "_HELLO", 0.3)
-    port = free_port()
+    monkeypatch.setattr(rendezvous, "_HELLO", seconds)
+    with socket.create_server(("localhost", 0)) as server:
 
-    def answer_without_token():
-        with socket.create_server(("localhost", port)) as server:
+        def answer_without_token():
             link = rendezvous.Link(server.accept()[0])
             link.send({"challenge": "0"})
-            link.receive(5)
+            link.receive(FAR_SECONDS)
             with contextlib.suppress(OSError):  # until process 1 gives up
                 while True:
                     link.connection.sendall(answer)
                     time.sleep(pause)
 
-    error, _ = run_concurrently(connect(port, 1, 2, 0.3), answer_without_token)
+        error, _ = run_concurrently(connect(server.getsockname()[1], 1, 2, seconds), answer_without_token)
     assert isinstance(error, UserError) and message in str(error)
 
 

@@ -187,7 +187,7 @@ def test_silent_metadata_server_times_out(monkeypatch):
     with http.server.socketserver.TCPServer(("localhost", 0), None) as silent:
         start = time.monotonic()
         assert environment._metadata({"GCE_METADATA_HOST": f"localhost:{silent.server_address[1]}"})("tpu-env") is None
-        assert 0.3 <= time.monotonic() - start < 2
+        assert time.monotonic() - start >= 0.3
 
 
 def test_tpu_is_detected_by_its_vendor_id(tmp_path):

@@ -7,6 +7,7 @@ import time
 
 import pytest
 from process_threads import run_on_all
+from time_limits import FAR_SECONDS
 
 from bertfam.multihost import preemption
 from bertfam.multihost.preemption import Stop, stop_on_signals
@@ -64,7 +65,7 @@ def test_signal_with_nothing_to_save_ends_a_run_of_one_process_at_once(count, ca
     stop = Stop(processes)
     with stop_on_signals(stop), stop.nothing_to_save():
         os.kill(os.getpid(), signal.SIGTERM)
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + FAR_SECONDS
         while not (capsys.readouterr().err if count > 1 else statuses) and time.monotonic() < deadline:
             time.sleep(0.01)
     assert (statuses, done) == (([75], ["freed"]) if count == 1 else ([], []))
@@ -83,7 +84,7 @@ def test_signal_requests_a_stop_and_handlers_are_restored(capsys):
     stop = Stop()
     with stop_on_signals(stop):
         os.kill(os.getpid(), signal.SIGTERM)
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + FAR_SECONDS
         while not stop.asked and time.monotonic() < deadline:
             time.sleep(0.01)
     assert stop.asked == "SIGTERM" and stop.ask()

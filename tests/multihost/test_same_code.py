@@ -4,7 +4,7 @@ import sys
 import types
 
 import pytest
-from test_distributed import run_processes  # noqa: F401
+from test_distributed import patience, run_processes  # noqa: F401
 
 from bertfam.multihost import same_code
 

@@ -10,7 +10,12 @@ from bertfam.training.step import total_loss
 
 def random_params(objective, *, seed=3, scale=0.3, shape=tiny.SHAPE):
     """Return random parameters, including biases and norm scales."""
-    shapes = nn.meta.unbox(jax.eval_shape(lambda key: objective.init(key, shape)[0], jax.random.key(0)))
+    return random_values(lambda key: objective.init(key, shape)[0], seed=seed, scale=scale)
+
+
+def random_values(init, *, seed=3, scale=0.3):
+    """Return random values of the shapes of `init(key)`, without compiling it."""
+    shapes = nn.meta.unbox(jax.eval_shape(init, jax.random.key(0)))
     generator = np.random.default_rng(seed)
     return jax.tree.map(lambda leaf: np.float32(scale * generator.standard_normal(leaf.shape)), shapes)
 

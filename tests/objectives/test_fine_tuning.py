@@ -156,15 +156,17 @@ def test_language_model_loss_is_the_mean_over_texts_of_that_of_their_tokens():
 
 
 def test_the_published_coefficient_of_gpt_is_bound_unless_flags_say_otherwise(monkeypatch):
-    def bound(model, lm_weight=None, freeze=None, is_bound=False):
+    def bound(model, lm_weight=None, freeze=None, is_bound=False, saved=None):
         monkeypatch.setattr("bertfam.config.objects.described_object", lambda *_: (model, {}))
         args = argparse.Namespace(stride=None, lm_weight=lm_weight, freeze=freeze, init_from="DIR")
-        overrides = text_bindings(args, SimpleNamespace(binds=lambda name: is_bound))
+        overrides = text_bindings(args, SimpleNamespace(binds=lambda name: is_bound), saved)
         return [override.text for override in overrides if override.text.startswith("FineTuning")]
 
     assert bound(GptConfig) == ["FineTuning.lm = 0.5"]
     assert bound(GptConfig, 0.2) == bound(GptConfig, freeze="encoder") == bound(GptConfig, is_bound=True) == []
     assert bound(Gpt2Config) == bound(RobertaConfig) == []
+    resumed = SimpleNamespace(objective=SimpleNamespace(lm=0.2))
+    assert bound(GptConfig, saved=resumed) == ["FineTuning.lm = 0.2"]
 
 
 def test_outputs_do_not_depend_on_padding_or_other_rows():

@@ -16,6 +16,7 @@ from bertfam.objectives.fine_tuning.objective import FineTuning
 from bertfam.objectives.fine_tuning.probe import LinearProbe
 from bertfam.training.optimizers import AdamW
 from bertfam.training.schedules import ConstantRate
+from bertfam.training.stages.phases import Phase
 from bertfam.training.state import first_state
 from bertfam.training.step import make_gradient, make_train_step
 
@@ -34,10 +35,10 @@ def trained(objective):
     boxed = jax.eval_shape(lambda key: objective.init(key, tiny.SHAPE), jax.random.key(0))[0]
     optimizer = AdamW(ConstantRate(0.01), weight_decay=0.1).build(10, jax.eval_shape(objective.frozen.trained, boxed))
     begin = state = first_state((params, {}, {}), optimizer, objective.frozen, averaged=False)
-    step = jax.jit(make_train_step(objective, optimizer, seed=0))
+    step = jax.jit(make_train_step(Phase.of(objective), optimizer))
     for _ in range(3):
-        state, _ = step(state, batch)
-    gradient = jax.jit(make_gradient(objective, seed=0, microbatches=2))(begin, batch)[0]
+        state, _ = step(state, batch, tiny.SEED)
+    gradient = jax.jit(make_gradient(Phase.of(objective), microbatches=2))(begin, batch, tiny.SEED)[0]
     return jax.device_get((begin, state, gradient))
 
 
@@ -58,7 +59,7 @@ def test_a_frozen_encoder_is_bit_equal_and_has_neither_gradient_nor_optimizer_st
 def test_frozen_lower_layers_are_bit_equal_and_the_others_have_the_gradient_of_the_whole_model():
     begin, end, gradient = trained(FineTuning(MODEL, HEAD, freeze=1))
     whole = FineTuning(MODEL, HEAD)
-    expected = flat(jax.device_get(jax.jit(make_gradient(whole, seed=0, microbatches=2))(begin, batch_of())[0]))
+    expected = flat(jax.device_get(jax.jit(make_gradient(Phase.of(whole), microbatches=2))(begin, batch_of(), tiny.SEED)[0]))
     before, after = flat(begin.params), flat(end.params)
     for path, value in before.items():
         frozen = len(value) if "embeddings" in path else 1 if "layers" in path else 0

@@ -35,9 +35,9 @@ class MlmNspTopic(type(BERT)):
 
 @functools.cache
 def initial(objective):
-    """Return the initial parameters of one seed, by path."""
+    """Return the initial parameters of one seed, by path: without a program of them all, equal draws are compiled once."""
     shape = RowShape(length=16, predictions=4, targets=16)
-    params = nn.meta.unbox(jax.jit(lambda key: objective.init(key, shape)[0])(jax.random.key(7)))
+    params = nn.meta.unbox(objective.init(jax.random.key(7), shape)[0])
     return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
 
 

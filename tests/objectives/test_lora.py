@@ -13,6 +13,7 @@ from bertfam.errors import UserError
 from bertfam.kernels import rows
 from bertfam.objectives.fine_tuning.lora import ADAPTERS, Lora
 from bertfam.objectives.fine_tuning.objective import FineTuning
+from bertfam.training.stages.phases import Phase
 from bertfam.training.state import TrainState
 from bertfam.training.step import make_gradient
 
@@ -68,7 +69,7 @@ def test_adapters_compute_the_products_of_the_merged_kernels(device, monkeypatch
 
 def gradient_of(objective, params):
     state = TrainState(jnp.zeros((), jnp.int32), params, {}, {}, {}, {}, jnp.zeros((), jnp.int32))
-    return jax.device_get(jax.jit(make_gradient(objective, seed=0, microbatches=1))(state, batch_of())[0])
+    return jax.device_get(jax.jit(make_gradient(Phase.of(objective), microbatches=1))(state, batch_of(), tiny.SEED)[0])
 
 
 def test_adapters_and_head_have_the_gradient_of_the_merged_kernels():

@@ -18,11 +18,12 @@ from bertfam.layers.execution import Execution
 from bertfam.models.modernbert import ModernBertConfig
 from bertfam.objectives.mlm import Mlm
 from bertfam.training.logs.inspection import make_inspection
-from bertfam.training.optimizers import AdamW, Lion
+from bertfam.training.optimizers import Lion, StableAdamW
 from bertfam.training.optimizers.tensors import describe
 from bertfam.training.run_plan import describe_attention
 from bertfam.training.schedules import ConstantRate, WarmupStableDecay
 from bertfam.training.stages import Stage
+from bertfam.training.stages.phases import Phase
 from bertfam.training.state import new_state
 
 SIZES = {"num_layers": 5, "hidden_size": 16, "num_heads": 2, "feed_forward_size": 12, "max_length": 32, "window": 6}
@@ -69,8 +70,8 @@ def test_the_kernel_gives_the_loss_and_gradients_of_the_logits(monkeypatch):
 
 def test_inspection_counts_the_first_layer_with_the_others(state, boxed):
     tensors = describe(boxed)
-    inspect = make_inspection(SHALLOW, OPTIMIZER.build(10, boxed), tensors, seed=0, microbatches=1)
-    inspection = jax.device_get(jax.jit(inspect)(state, tiny.batch(2)))
+    inspect = make_inspection(Phase.of(SHALLOW), OPTIMIZER.build(10, boxed), tensors, microbatches=1)
+    inspection = jax.device_get(jax.jit(inspect)(state, tiny.batch(2), tiny.SEED))
     encoder = state.params["encoder"]
     layers = [jax.tree.map(lambda leaf: leaf[0], encoder["first_layers"])]
     layers += [jax.tree.map(lambda leaf: leaf[0], encoder["layers"])]
@@ -93,7 +94,7 @@ def test_published_run():
     model = ModernBertConfig(attention_output_dropout_rate=0.1)
     assert run.objective.model == dataclasses.replace(model, global_theta=10_000.0) and type(run.objective) is Mlm
     assert run.data.rows == Packed(WholeDocuments()) and run.shape(0).predictions == 308
-    assert run.optimizer == AdamW(WarmupStableDecay(8e-4, 3100, decay_steps=0), b2=0.98, weight_decay=0.0125)
+    assert run.optimizer == StableAdamW(WarmupStableDecay(8e-4, 3100, decay_steps=0), b2=0.98, weight_decay=0.0125)
     # Published is the share of a weight that an update takes at the peak rate.
     assert run.optimizer.weight_decay * run.optimizer.schedule.peak == pytest.approx(1e-5)
     sizes = [stage.batch_size for stage in run.stages]

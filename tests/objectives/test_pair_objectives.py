@@ -16,6 +16,7 @@ from bertfam.models.encoder import pooler, sentence_head, word_table
 from bertfam.objectives.albert import MlmSop
 from bertfam.objectives.structbert import MlmStructure
 from bertfam.training.logs.metrics import means
+from bertfam.training.stages.phases import Phase
 from bertfam.training.step import TERM, make_eval_step, total_loss
 
 SIZES = {"num_layers": 2, "hidden_size": 16, "num_heads": 2, "feed_forward_size": 32, "max_length": 32}
@@ -104,7 +105,7 @@ def test_equal_coefficients_give_one_mean_over_masked_and_shuffled():
 def test_merged_evaluation_is_the_loss_of_training(case, loss_of):
     """Each term has its own denominator, except that StructBERT's masked and shuffled tokens share one."""
     relation, objective, params = case
-    batch, step = batch_of(relation, 8, predictions=[4, 1, 4, 3, 0, 4, 0, 1]), jax.jit(make_eval_step(objective))
+    batch, step = batch_of(relation, 8, predictions=[4, 1, 4, 3, 0, 4, 0, 1]), jax.jit(make_eval_step(Phase.of(objective)))
     merged = means([step(params, {name: value[rows] for name, value in batch.items()}) for rows in (slice(4), slice(4, 8))])
     loss = sum(weight * merged[TERM + name] for name, weight in objective.coefficients.items())
     assert loss == pytest.approx(float(loss_of(batch)[0]), rel=1e-6)

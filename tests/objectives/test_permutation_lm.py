@@ -25,6 +25,7 @@ from bertfam.objectives.objective import ROWS
 from bertfam.objectives.permutation_lm import PermutationLm
 from bertfam.training.run import Run
 from bertfam.training.stages import Stage
+from bertfam.training.stages.phases import Phase
 from bertfam.training.state import TrainState
 from bertfam.training.step import make_gradient
 
@@ -161,7 +162,10 @@ def test_memory_has_no_gradient(params):
 def test_microbatches_have_the_same_gradient_and_memory(params):
     """Each row keeps its own memory, in the batch's order; the counts of predictions differ between the pieces."""
     state = TrainState(np.int32(0), params, {}, memory(), {}, {}, np.int32(0))
-    results = [jax.device_get(jax.jit(make_gradient(OBJECTIVE, seed=0, microbatches=count))(state, batch())) for count in (1, 2)]
+    results = [
+        jax.device_get(jax.jit(make_gradient(Phase.of(OBJECTIVE), microbatches=count))(state, batch(), tiny.SEED))
+        for count in (1, 2)
+    ]
     (gradient, carry, metrics), (split_gradient, split_carry, split_metrics) = results
     for one, other in zip(jax.tree.leaves((gradient, carry)), jax.tree.leaves((split_gradient, split_carry)), strict=True):
         np.testing.assert_allclose(one, other, atol=2e-5 * max(1.0, float(np.abs(one).max())))

@@ -2,14 +2,12 @@
 
 import dataclasses
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import planned_bert
 import pytest
 import xla
+from fork_server import run_program
 
 from bertfam.config.build import load
 from bertfam.errors import UserError
@@ -25,15 +23,8 @@ GIB = 2**30
 @pytest.fixture(scope="module")
 def sizes_on_eight_devices():
     """Sizes that `layout_sizes.py` prints on eight simulated devices."""
-    process = subprocess.run(
-        [sys.executable, str(Path(__file__).parent / "layout_sizes.py")],
-        env=os.environ | xla.device_environment(8),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert process.returncode == 0, process.stderr
-    return json.loads(process.stdout.splitlines()[-1])
+    out, _ = run_program(Path(__file__).parent / "layout_sizes.py", environment=xla.device_environment(8))
+    return json.loads(out.splitlines()[-1])
 
 
 def test_estimated_state_is_exact(sizes_on_eight_devices):
@@ -99,6 +90,21 @@ def test_remat_saves_activations_and_costs_flops(base):
     assert full.activations < dots.activations / 4 < no_remat.activations / 4
     assert full.flops == pytest.approx(4 / 3 * no_remat.flops, rel=0.03)
     assert no_remat.flops < dots.flops < 1.02 * no_remat.flops
+
+
+def test_towers_that_share_parameters_and_compute_in_pieces():
+    bindings = [f"BertConfig.{name} = {value}" for name, value in (("num_layers", 2), ("hidden_size", 128), ("num_heads", 2))]
+    run = load(["runs/ict_base.gin"], [*bindings, "BertConfig.feed_forward_size = 512"]).build("Run").sized(1024)
+    two_towers = dataclasses.replace(run, objective=dataclasses.replace(run.objective, shared=False))
+    plain, pieces = (estimate_with(run, microbatches=count) for count in (1, 16))
+    # Each tower has a gradient of the shared layers, but only one of the tables, which both add to.
+    assert 1.5 * plain.parameters < plain.gradients < 2 * plain.parameters
+    assert pieces.gradients == plain.gradients + plain.parameters
+    towers = estimate_with(two_towers, microbatches=16)
+    assert towers.gradients == 2 * towers.parameters
+    # The towers are computed again, and a third of a gradient's products are those of the forward pass.
+    assert pieces.flops == pytest.approx(4 / 3 * plain.flops, rel=0.01)
+    assert pieces.activations < plain.activations / 8
 
 
 def test_sizes_that_do_not_divide_are_refused(base):

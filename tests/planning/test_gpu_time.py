@@ -7,7 +7,7 @@ import planned_bert
 import pytest
 
 from benchmarks.step_cases import CASES
-from bertfam.kernels.attention import hopper
+from bertfam.kernels.attention import fa4, hopper
 from bertfam.planning.changes import with_execution
 from bertfam.planning.choices import choose_execution, with_choices
 from bertfam.planning.gpu_time import predict
@@ -18,7 +18,8 @@ H200 = SimpleNamespace(device_kind="NVIDIA H200")
 
 @pytest.fixture(autouse=True)
 def any_jax(monkeypatch):
-    """Choose attention as with the versions of JAX that the steps were measured with."""
+    """Choose attention as with the versions of JAX that the steps were measured with, without FlashAttention-4."""
+    monkeypatch.setattr(fa4, "_version", lambda distribution: None)
     monkeypatch.setattr(hopper, "_JAX_FROM", (0,))
     monkeypatch.setattr(hopper, "_JAX_BEFORE", (99,))
 

@@ -111,7 +111,7 @@ def trained(trainer, state, stop):
         batch = global_batch(source, number, BATCH, program.features, program.shardings)
         if number < start + 2:
             rows.append(devices_hold_their_rows(batch, number))
-        state, metrics = step(state, batch)
+        state, metrics = step(state, batch, number)
         losses.append(means([metrics])["loss"])
     return state, {"losses": losses, "rows": rows, "requests": source.requests[:2]}
 
@@ -187,7 +187,7 @@ def main(folder):
     first, losses, expected = digest(state), [], {}
     step, _ = one.compile_step(0)
     for number in range(STEPS):
-        state, metrics = step(state, jax.device_put(batch_of(number), one.stages[0].shardings))
+        state, metrics = step(state, jax.device_put(batch_of(number), one.stages[0].shardings), number)
         losses.append(means([metrics])["loss"])
         expected[number + 1] = moments(state)
     turns, saved = run_in_turns(folder, expected)

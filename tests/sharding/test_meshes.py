@@ -1,15 +1,13 @@
 """Training is the same on the meshes of gin_configs/meshes, and a checkpoint is restored on any other."""
 
 import json
-import os
-import subprocess
-import sys
 
 import jax
 import mesh_runs
 import numpy as np
 import pytest
 import xla
+from fork_server import run_program
 from mesh_runs import TURNS
 from once import once
 
@@ -22,15 +20,9 @@ def folder(tmp_path_factory):
     """Return a folder with run/ (a MODEL_DIR), results.json and stderr.txt of mesh_runs.py."""
 
     def make(directory):
-        done = subprocess.run(
-            [sys.executable, mesh_runs.__file__, str(directory / "run")],
-            env=os.environ | xla.device_environment(8),
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr
-        (directory / "results.json").write_text(done.stdout.splitlines()[-1])
-        (directory / "stderr.txt").write_text(done.stderr)
+        out, err = run_program(mesh_runs.__file__, directory / "run", environment=xla.device_environment(8))
+        (directory / "results.json").write_text(out.splitlines()[-1])
+        (directory / "stderr.txt").write_text(err)
 
     return once(tmp_path_factory, "meshes", make)
 

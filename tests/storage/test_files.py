@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import socket
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -198,6 +199,11 @@ def test_a_name_without_an_address_is_said(number, passes):
     assert refused == (faults.NO_ADDRESS, passes)
 
 
+def test_a_full_disk_is_said_of_the_file():
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"), files.NamedFile("/dev/full", "a") as file:
+        file.write(b"text")
+
+
 def write_records(path, **options):
     file = PartialFile(path, {"of": "text"}, header=b"name\n", end=b"\n")
     file.append(b"record\n")
@@ -237,6 +243,19 @@ def test_a_partial_file_resumes_and_is_not_replaced_meanwhile(tmp_path):
     second.partial.mkdir()
     with pytest.raises(UserError, match=r"\.p\.tsv\.partial is a folder"):
         write_records(tmp_path / "p.tsv")
+
+
+def test_a_second_writer_of_a_partial_file_waits_and_keeps_that_of_the_first(tmp_path):
+    """Both would append to one file, and the second one could move it a moment after the first."""
+    first = PartialFile(tmp_path / "p.tsv", {"of": "text"}, header=b"name\n", end=b"\n")
+    with ThreadPoolExecutor() as pool:
+        second = pool.submit(write_records, tmp_path / "p.tsv")
+        first.append(b"record\n")
+        assert not wait([second], 0.3).done and first.partial.read_bytes() == b"name\nrecord\n"
+        first.finish()
+        with pytest.raises(UserError, match=r"p\.tsv exists already"):
+            second.result()
+    assert [path.name for path in tmp_path.iterdir()] == ["p.tsv"] and (tmp_path / "p.tsv").read_bytes() == b"name\nrecord\n"
 
 
 def test_links_in_place_of_folders_of_unfinished_work_are_not_followed(tmp_path):

@@ -8,9 +8,11 @@ import sys
 import threading
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from time_limits import FAR_SECONDS
 
 from bertfam.errors import STORAGE_FAULT, UserError
 from bertfam.storage import files, locks, paths
@@ -29,6 +31,7 @@ def clock(monkeypatch):
 
     fake.sleep = sleep
     monkeypatch.setattr(locks, "time", fake)
+    monkeypatch.setattr(locks, "_BEAT_SECONDS", FAR_SECONDS)  # a holder changes its lock by another clock
     return fake
 
 
@@ -206,6 +209,25 @@ def test_holder_changes_its_lock_and_ends_if_another_process_has_taken_it(tmp_pa
     assert json.loads(path.read_bytes())["process"] == 12345
 
 
+def test_holder_does_not_change_its_lock_after_the_release(tmp_path, monkeypatch):
+    """It deletes the lock between the moments at which its thread reads the lock and writes the change."""
+    is_writing, write = threading.Event(), locks._write
+    monkeypatch.setattr(locks, "_BEAT_SECONDS", 0.01)
+
+    def write_slowly(path, own):
+        is_writing.set()
+        threading.Event().wait(0.05)
+        write(path, own)
+
+    monkeypatch.setattr(locks, "_write", write_slowly)
+    before = set(threading.enumerate())
+    with locks.hold(tmp_path):
+        (thread,) = set(threading.enumerate()) - before
+        is_writing.wait(FAR_SECONDS)
+    thread.join(FAR_SECONDS)
+    assert not list(tmp_path.iterdir())
+
+
 def test_one_of_many_takes_a_stale_lock_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(locks, "_POLL_SECONDS", 0.01)
     (tmp_path / locks.NAME).write_bytes(holder(process=ended_process()).content())
@@ -222,8 +244,50 @@ def test_one_of_many_takes_a_stale_lock_at_a_time(tmp_path, monkeypatch):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(FAR_SECONDS)
     assert most == [1] * 6
+
+
+@pytest.mark.parametrize("call", ["mkdir", "is_dir", "_inode", "_write"])
+def test_folder_may_vanish_before_any_call(tmp_path, clock, monkeypatch, call):
+    """Another process that ends deletes the empty folder while this one takes the lock in it."""
+    folder = tmp_path / "new"
+    owner = Path if call in ("mkdir", "is_dir") else locks
+    original, deleted = getattr(owner, call), []
+
+    def delete_first(*arguments, **settings):
+        if not deleted:
+            deleted.append(shutil.rmtree(folder))
+        return original(*arguments, **settings)
+
+    if call != "_inode":
+        folder.mkdir()
+        files.write_bytes(folder / locks.NAME, holder(process=ended_process()).content())
+    monkeypatch.setattr(owner, call, delete_first)
+    with locks.hold(folder):
+        assert deleted and json.loads((folder / locks.NAME).read_bytes())["process"] == os.getpid()
+    assert not list(tmp_path.rglob(locks.NAME))
+
+
+def test_processes_that_make_and_delete_one_folder_all_take_their_turn(tmp_path, monkeypatch):
+    monkeypatch.setattr(locks, "_POLL_SECONDS", 0.0005)
+    turns, interval = [], sys.getswitchinterval()
+
+    def write():
+        for _ in range(25):
+            with locks.hold(tmp_path / "new", seconds=None):
+                turns.append(1)
+
+    threads = [threading.Thread(target=write) for _ in range(6)]
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(FAR_SECONDS)
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(turns) == 150 and not list(tmp_path.rglob(locks.NAME))
 
 
 def test_lock_of_a_bucket_is_created_once(bucket, clock):

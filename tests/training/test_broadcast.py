@@ -3,13 +3,13 @@
 import json
 import os
 import socket
-import subprocess
-import sys
 
 import broadcast_process
 import numpy as np
 import orbax.checkpoint as ocp
 import xla
+from fork_server import ForkedProcess
+from time_limits import FAR_SECONDS
 
 COUNT = 2
 
@@ -21,13 +21,10 @@ def test_replicated_arrays_are_read_once(tmp_path):
         probe.bind(("localhost", 0))
         port = probe.getsockname()[1]
     processes = [
-        subprocess.Popen(
-            [sys.executable, broadcast_process.__file__, tmp_path, str(port), str(COUNT), str(index)],
-            env=os.environ | xla.device_environment(2),
-        )
+        ForkedProcess([broadcast_process.__file__, tmp_path, port, COUNT, index], os.environ | xla.device_environment(2))
         for index in range(COUNT)
     ]
-    assert [process.wait(300) for process in processes] == [0] * COUNT
+    assert [process.wait(FAR_SECONDS) for process in processes] == [0] * COUNT
     reports = [json.loads((tmp_path / f"{index}.json").read_text()) for index in range(COUNT)]
     assert all(report["once differs"] == [] for report in reports)
     values = {name: np.asarray(value).nbytes for name, value in broadcast_process.values().items()}

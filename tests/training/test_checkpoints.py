@@ -170,6 +170,28 @@ def test_a_passing_fault_costs_no_step(state, tmp_path, monkeypatch, capsys):
     assert f"{os.strerror(errno.ESTALE)}: the checkpoint of step 2 could not be written" in second
 
 
+@pytest.mark.parametrize(
+    "fault", [ValueError('NOT_FOUND: Error opening "zarr" driver'), FileNotFoundError(errno.ENOENT, "No such file", "1/params")]
+)
+def test_threads_of_a_failed_save_do_not_end_the_next_one(state, tmp_path, monkeypatch, capsys, fault):
+    """They write on in the folder of the same step, whose remains were deleted."""
+    write, faults = manifest.write, [TimeoutError("timed out"), fault, None]
+
+    def failing(folder):
+        if error := faults.pop(0):
+            raise error
+        write(folder)
+
+    monkeypatch.setattr(manifest, "write", failing)
+    monkeypatch.setattr(store, "_PAUSES", (0.0, 0.0))
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save_last(update(state))
+    checkpoints.close()
+    assert selection.complete(tmp_path / "checkpoints") == [1]
+    first, second = capsys.readouterr().err.splitlines()
+    assert "timed out: the checkpoint of step 1" in first and "remains of an earlier attempt: the checkpoint of step 1" in second
+
+
 def test_a_fault_that_does_not_pass_ends_with_a_status_of_its_own(state, tmp_path, monkeypatch, capsys):
     def fail(folder):
         raise OSError(errno.EIO, "fault")

@@ -97,6 +97,9 @@ def test_platform_without_reproducible_bits_is_compared_with_tolerance():
     other = changed("gradient/a", d0=5, d1=5)
     gpu = report(make_replay(platform="gpu", again=other), recorded=other.line())
     assert not gpu.faults and gpu.notes[0].startswith("results are not bitwise reproducible on this platform")
+    assert "deterministic_ops=true makes" in gpu.notes[0]
+    fa4 = dataclasses.replace(make_replay(platform="gpu", again=other), attention={"fa4", "hopper"})
+    assert "with Execution.attention = 'hopper' in place of 'fa4' makes them reproducible" in report(fa4).notes[0]
     assert report(make_replay(again=other)).faults
     # Neither its logged metrics nor the results of each device on the same rows are faults.
     split = changed("gradient/a", d0=5, d1=1)

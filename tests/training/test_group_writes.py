@@ -7,6 +7,7 @@ import time
 import jax.numpy as jnp
 import pytest
 from process_threads import run_on_all
+from time_limits import FAR_SECONDS
 
 from bertfam.errors import UserError
 from bertfam.multihost.processes import ProcessExited
@@ -48,7 +49,7 @@ def save_on_all(folder, orbax):
         try:
             try:
                 checkpoints.save_params(3, {"w": jnp.zeros(2)})
-                end = time.monotonic() + 5
+                end = time.monotonic() + FAR_SECONDS
                 while not checkpoints.failed() and any(substitute.finish is not orbax[0].finish for substitute in orbax):
                     assert time.monotonic() < end
                     time.sleep(0.01)
@@ -103,11 +104,11 @@ def test_process_lost_during_a_save_is_not_waited_for(tmp_path):
                 link.close()
             return None
         checkpoints = Checkpoints(tmp_path, processes=processes)
-        checkpoints._orbax = Orbax(finish=lambda: NEVER.wait(60))
+        checkpoints._orbax = Orbax(finish=lambda: NEVER.wait(FAR_SECONDS))
         checkpoints.save_params(3, {"w": jnp.zeros(2)})
         start = time.monotonic()
         with pytest.raises(ProcessExited):
             checkpoints.close()
         return time.monotonic() - start
 
-    assert run_on_all(2, run)[0] < 30
+    assert run_on_all(2, run)[0] < FAR_SECONDS / 2

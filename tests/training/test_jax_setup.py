@@ -40,6 +40,60 @@ for platform in sys.argv[2:]:
 """
 
 
+SHARES = """
+import os
+import jax
+from bertfam.training.jax_setup import shared_programs
+jax.jit(lambda x: x + 1)(1)
+hits = []
+jax.monitoring.register_event_listener(lambda event, **_: hits.append(event) if event.endswith("cache_hits") else None)
+with shared_programs():
+    folder = jax.config.jax_compilation_cache_dir
+    for _ in range(3):
+        jax.jit(lambda x: 2 * x)(1)
+    print(len(hits), os.path.isdir(folder))
+print(jax.config.jax_compilation_cache_dir, os.path.exists(folder))
+"""
+
+
+def test_runs_of_a_process_share_programs_on_cpus():
+    environment = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
+    environment |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+    done = subprocess.run(
+        [sys.executable, "-c", SHARES], check=True, env=environment, timeout=FAR_SECONDS, stdout=subprocess.PIPE, text=True
+    )
+    assert done.stdout.splitlines() == ["2 True", "None False"]
+
+
+KEEPS = """
+import sys
+from pathlib import Path
+import jax
+from bertfam.training.jax_setup import enable_compilation_cache
+for platform in ("cpu", "gpu"):
+    jax.default_backend = lambda: platform
+    enable_compilation_cache()
+    print(platform, jax.config.jax_persistent_cache_min_compile_time_secs)
+jax.jit(lambda x: 2 * x)(1)
+print(any(Path(sys.argv[1]).rglob("jit_*")))
+"""
+
+
+def test_programs_that_compile_fast_are_cached(tmp_path):
+    """Of a small model most programs are such; the environment variable of JAX takes precedence."""
+    name = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
+    plain = {key: value for key, value in os.environ.items() if key not in (name, "JAX_COMPILATION_CACHE_DIR")}
+
+    def keep(folder, **variables):
+        variables = plain | {"XDG_CACHE_HOME": str(folder)} | variables
+        command = [sys.executable, "-c", KEEPS, str(folder)]
+        done = subprocess.run(command, check=True, env=variables, timeout=FAR_SECONDS, stdout=subprocess.PIPE, text=True)
+        return done.stdout.splitlines()
+
+    assert keep(tmp_path / "all") == ["cpu 1.0", "gpu 0.0", "True"]
+    assert keep(tmp_path / "slow", **{name: "600"}) == ["cpu 600.0", "gpu 600.0", "False"]
+
+
 def test_programs_for_accelerators_are_cached_for_the_user(tmp_path):
     """A folder that the environment names takes precedence; a home that cannot be written to is none."""
     environment = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}

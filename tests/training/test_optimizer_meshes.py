@@ -1,23 +1,15 @@
 """Updates are the same on every mesh, and the state of an optimizer is split like the parameters."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import xla
+from fork_server import run_program
 
 
 def test_updates_are_the_same_on_eight_devices():
-    done = subprocess.run(
-        [sys.executable, Path(__file__).with_name("optimizer_meshes.py")],
-        env=os.environ | xla.device_environment(8),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    results = json.loads(done.stdout.splitlines()[-1])
+    out, _ = run_program(Path(__file__).with_name("optimizer_meshes.py"), environment=xla.device_environment(8))
+    results = json.loads(out.splitlines()[-1])
     assert {case: values["difference"] < 1e-6 for case, values in results.items()} == dict.fromkeys(results, True)
     kernel = "['encoder']['layers']['attention']['query']['kernel']"
     factors = {name: split for name, split in results["Adafactor factored"]["splits"].items() if kernel in name}

@@ -13,7 +13,7 @@ import toy_parameters as toy
 from flax import linen as nn
 from flax import traverse_util
 
-from bertfam.training.optimizers import Adafactor, AdamW, BertAdam, Lamb, Lion, Muon
+from bertfam.training.optimizers import Adafactor, AdamW, BertAdam, Lamb, Lion, Muon, Sparsity, StableAdamW
 from bertfam.training.optimizers.muon import newton_schulz
 from bertfam.training.optimizers.tensors import describe
 from bertfam.training.schedules import InverseSquareRoot, LinearDecay
@@ -43,6 +43,21 @@ class NumpyAdam:
         u = m / (np.sqrt(v) + c.epsilon) + (c.weight_decay * theta if matrix else 0.0)
         ratio = np.linalg.norm(theta) / np.linalg.norm(u) if self.trust and matrix else 1.0
         return ratio * u
+
+
+class NumpyStableAdam:
+    def __init__(self, config):
+        self.config, self.t, self.m, self.v = config, 0, 0.0, 0.0
+
+    def __call__(self, g, theta, matrix, in_stack):
+        c = self.config
+        self.t += 1
+        # The debiased moments are averages themselves, with decays that grow from 0 to b1 and b2.
+        b1, b2 = (b * (1 - b ** (self.t - 1)) / (1 - b**self.t) for b in (c.b1, c.b2))
+        self.m = b1 * self.m + (1 - b1) * g
+        self.v = b2 * self.v + (1 - b2) * g**2
+        clip = max(1.0, math.sqrt(np.mean(g**2 / np.maximum(self.v, c.epsilon**2))))
+        return (self.m / (np.sqrt(self.v) + c.epsilon) + (c.weight_decay * theta if matrix else 0.0)) / clip
 
 
 class NumpyLion:
@@ -116,6 +131,7 @@ CASES = {
         NumpyAdafactor,
     ),
     "Muon": (Muon(SCHEDULE, weight_decay=0.05), NumpyMuon),
+    "StableAdamW": (StableAdamW(SCHEDULE, **ADAM), NumpyStableAdam),
     "Muon original": (Muon(SCHEDULE, scale="original", nesterov=False, adam_rate=0.1, iterations=3), NumpyMuon),
 }
 
@@ -183,7 +199,7 @@ def test_separate_layers_get_the_same_updates():
             params, state = update(params, state, gradient, step)
         return toy.flat(params)
 
-    for case in ("AdamW", "Lamb", "Adafactor factored", "Muon"):
+    for case in ("AdamW", "Lamb", "Adafactor factored", "Muon", "StableAdamW"):
         config = CASES[case][0]
         stacked = trained(config, toy.tree(values), [toy.tree(g) for g in gradients], toy.boxed(values))
         separate = trained(
@@ -316,3 +332,36 @@ def test_biases_and_norm_scales_are_not_decayed_even_if_stacked():
     updates = jax.jit(lambda params: optimizer.update(zeros, optimizer.init(params), params, step=0)[0])(ones)
     for name, update in traverse_util.flatten_dict(updates, sep="/").items():
         np.testing.assert_allclose(update, -0.05 * 0.05 if name in decayed else 0.0, rtol=1e-6, err_msg=name)
+
+
+def test_gradual_sparsity():
+    """Shares of zeros follow the cubic schedule in each layer's kernels, zeros stay, and other tensors are as without it."""
+    sparsity, total = Sparsity(final=0.75, begin=0.2, end=0.8, every=2), 10
+    values = toy.random_values(0)
+    kernels = [name for name in values if "layers" in name and name.endswith("kernel")]
+    values["encoder/layers/attention/query/kernel"][:, 0, 0] = 0
+    trees = {None: toy.tree(values), sparsity: toy.tree(values)}
+    for own in trees:
+        optimizer = AdamW(SCHEDULE, sparsity=own).build(total, toy.boxed(values))
+        state = optimizer.init(trees[own])
+        update = jax.jit(optimizer.update)
+        for step in range(1, total + 1):
+            updates, state = update(toy.tree(toy.random_values(step)), state, trees[own], step=step)
+            before = toy.flat(trees[own])
+            trees[own] = optax.apply_updates(trees[own], updates)
+            if own is None:
+                continue
+            share = 0.75 * (1 - (1 - min(max((step - 2) / 6, 0), 1)) ** 3)
+            for name in kernels:
+                now = toy.flat(trees[own])[name].reshape(3, -1)
+                assert not now[before[name].reshape(3, -1) == 0].any()
+                if step in (4, 6, 8):
+                    zeros = (now == 0).sum(axis=1)
+                    assert (zeros >= round(share * now.shape[1])).all() and zeros.min() == round(share * now.shape[1])
+    dense, sparse = (toy.flat(tree) for tree in trees.values())
+    for name in values.keys() - set(kernels):
+        np.testing.assert_array_equal(dense[name], sparse[name])
+    assert all((dense[name] != 0).all() for name in kernels)
+    for wrong in ({"final": 1.0}, {"initial": 0.5}, {"begin": 0.5}, {"every": 0}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            Sparsity(**wrong)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tiny
 from jax.sharding import NamedSharding, PartitionSpec
+from time_limits import FAR_SECONDS
 
 from bertfam.sharding.mesh import MeshShape
 from bertfam.training.prefetch import Prefetcher, global_batch
@@ -34,7 +35,7 @@ def test_batches_come_in_order_and_within_the_depth():
 
 
 def test_several_threads_make_batches_at_once_and_in_order():
-    together = threading.Barrier(3, timeout=60)
+    together = threading.Barrier(3, timeout=FAR_SECONDS)
 
     def make(step):
         together.wait()
@@ -62,18 +63,26 @@ def test_error_of_the_thread_is_raised_by_get():
 
 
 def test_close_drops_pending_batches():
-    started = []
+    started, is_closing = [], threading.Event()
 
     def make(step):
         started.append(step)
-        time.sleep(0.05)
+        if step:
+            is_closing.wait(FAR_SECONDS)
         return {"x": step}
 
     batches = Prefetcher(make, 0, 1000, depth=8)
     batches.get()
-    start = time.monotonic()
+    shutdown = batches._pool.shutdown
+
+    def shutdown_before_the_next_batch(**options):
+        shutdown(**options | {"wait": False})
+        is_closing.set()
+        shutdown(**options)
+
+    batches._pool.shutdown = shutdown_before_the_next_batch
     batches.close()
-    assert time.monotonic() - start < 0.2 and len(started) <= 3
+    assert started in ([0], [0, 1])
 
 
 def test_only_waits_of_idle_devices_count():

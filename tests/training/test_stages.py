@@ -1,12 +1,15 @@
 """Stage and position of each step."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from bertfam.corruption.masked_lm.masking import BertMasking
 from bertfam.data.rows.batches import Batches
-from bertfam.training.stages import Stage, StagedBatches, locate, seen, total_steps
+from bertfam.training.schedules import ConstantRate
+from bertfam.training.stages import Ramp, Stage, StagedBatches, expanded, locate, seen, total_steps
 
 STAGES = (Stage(3, 16, 4), Stage(1, 32, 2), Stage(5, 64, 1))
 
@@ -49,3 +52,35 @@ def test_batches_that_no_machine_holds_are_refused():
     assert Stage(1, 2048, 2048)
     with pytest.raises(ValueError, match="batch_size 2097152 of length 128 is 268,435,456 tokens, and a batch has fewer"):
         Stage(1, 128, 2**21)
+
+
+EARLY, LATE = BertMasking(rate=0.3), BertMasking(rate=0.05)
+
+
+def test_early_noise_is_a_stage_of_its_own():
+    """The stages have `steps` updates together, however few they are."""
+    stage = Stage(10, 16, 4, corruption=LATE, early_corruption=EARLY, early_steps=7)
+    assert expanded((stage, Stage(2, 32, 4))) == (
+        Stage(7, 16, 4, corruption=EARLY), Stage(3, 16, 4, corruption=LATE), Stage(2, 32, 4)
+    )  # fmt: skip
+    for steps in (1, 7):
+        assert expanded((replace(stage, steps=steps),)) == (Stage(steps, 16, 4, corruption=EARLY),)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"early_steps": 3}, {"early_corruption": EARLY}, {"early_corruption": EARLY, "early_steps": -1}]
+)
+def test_early_noise_has_a_number_of_steps(settings):
+    with pytest.raises(ValueError, match="give both, or leave both out"):
+        Stage(5, **settings)
+
+
+def test_stage_of_two_noises_has_no_schedule_of_its_own():
+    """Each of its two stages would run the whole schedule."""
+    with pytest.raises(ValueError, match="a Stage with early_corruption has no schedule of its own"):
+        Stage(10, early_corruption=EARLY, early_steps=7, schedule=ConstantRate(1e-3))
+
+
+def test_ramp_has_no_early_noise():
+    with pytest.raises(ValueError, match="early_corruption"):
+        Ramp(8, early_corruption=EARLY, early_steps=2)

@@ -6,16 +6,20 @@ import jax
 import numpy as np
 import pytest
 import tiny
+from flax import linen as nn
 
 from bertfam.features import RowShape
 from bertfam.interop import huggingface
 from bertfam.layers.execution import Execution
 from bertfam.objectives.bert import MlmNsp
 from bertfam.objectives.causal_lm import CausalLm
+from bertfam.objectives.fine_tuning.heads import Classification
+from bertfam.objectives.fine_tuning.objective import FineTuning
 from bertfam.objectives.mlm import Mlm
 from bertfam.objectives.sequence_to_sequence import SequenceToSequence
 from bertfam.training.optimizers import AdamW
 from bertfam.training.schedules import LinearDecay
+from bertfam.training.stages.phases import Phase
 from bertfam.training.state import TrainState
 from bertfam.training.step import make_train_step
 
@@ -58,7 +62,24 @@ def decoder_loss(model, batch, has_encoder):
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=SMOOTHING)
 
 
-def torch_losses(model, loss_of):
+def labelled_batches():
+    """Yield batches of texts of two classes, of which four take turns."""
+    for step, batch in enumerate(batches()):
+        labels = np.random.default_rng(step % 4).integers(0, 2, (ROWS, 1)).astype(np.float32)
+        read = {name: value for name, value in batch.items() if name.startswith(("encoder", "sequence"))}
+        yield read | {"labels": labels, "label_weights": np.ones_like(labels)}
+
+
+def label_loss(model, batch):
+    """Return torch's loss of a classifier of texts."""
+    tensors = {name: torch.from_numpy(value).long() for name, value in batch.items()}
+    types = {"token_type_ids": tensors["encoder_token_type_ids"]}
+    return model(
+        tensors["encoder_input_tokens"], attention_mask=tensors["encoder_segment_ids"], labels=tensors["labels"][:, 0], **types
+    ).loss
+
+
+def torch_losses(model, loss_of, batches):
     """Return the losses before each update, and the gradient norms."""
     not_decayed = [p for p in model.parameters() if p.ndim == 1]  # biases and norms
     decayed = [p for p in model.parameters() if p.ndim > 1]
@@ -67,7 +88,7 @@ def torch_losses(model, loss_of):
     rates = [min((s + 1) / 5, (STEPS - s - 1) / (STEPS - 5)) for s in range(STEPS)]
     model.train()
     losses, norms = [], []
-    for step, batch in enumerate(batches()):
+    for step, batch in enumerate(batches):
         loss = loss_of(model, batch)
         optimizer.zero_grad()
         loss.backward()
@@ -79,18 +100,16 @@ def torch_losses(model, loss_of):
     return losses, norms
 
 
-def jax_losses(folder, kind):
-    imported = huggingface.read(folder)
-    objective = kind(imported.config, execution=Execution())
+def jax_losses(objective, params, batches):
     optimizer = ADAMW.build(STEPS, jax.eval_shape(lambda key: objective.init(key, SHAPE)[0], jax.random.key(0)))
-    params = jax.tree.map(jax.numpy.asarray, imported.params)
+    params = jax.tree.map(jax.numpy.asarray, params)
     zero = jax.numpy.zeros((), "int32")
     opt_state = jax.tree.map(lambda leaf: jax.numpy.zeros(leaf.shape, leaf.dtype), jax.eval_shape(optimizer.init, params))
     state = TrainState(zero, params, opt_state, {}, {}, {}, zero)
-    step = jax.jit(make_train_step(objective, optimizer, seed=0))
+    step = jax.jit(make_train_step(Phase.of(objective), optimizer))
     losses, norms = [], []
-    for batch in batches():
-        state, metrics = step(state, batch)
+    for batch in batches:
+        state, metrics = step(state, batch, tiny.SEED)
         losses.append(float(metrics["loss"].total))
         norms.append(float(metrics["gradient_norm"].total))
     return losses, norms
@@ -181,9 +200,28 @@ def test_losses_of_twenty_steps_match_torch(tmp_path, make, kind, loss_of):
         for parameter in model.parameters():  # including biases and norms
             parameter += 0.02 * torch.randn_like(parameter)
     model.save_pretrained(tmp_path)
-    expected, expected_norms = torch_losses(model, loss_of)
-    losses, norms = jax_losses(tmp_path, kind)
+    imported = huggingface.read(tmp_path)
+    objective = kind(imported.config, execution=Execution())
+    expected, norms = theirs = torch_losses(model, loss_of, batches())
+    assert_equal_losses(theirs, jax_losses(objective, imported.params, batches()))
+    assert expected[-1] < expected[0] - 0.4  # the model learned
+    assert min(norms) > 0.5  # every gradient was clipped
+
+
+def test_losses_of_twenty_steps_of_fine_tuning_match_torch(tmp_path):
+    torch.manual_seed(0)
+    bert().save_pretrained(tmp_path / "start")
+    config = huggingface.read(tmp_path / "start").config
+    objective = FineTuning(config, Classification(("bad", "good")))
+    params = jax.device_get(nn.meta.unbox(objective.init(jax.random.key(0), SHAPE)[0]))
+    huggingface.write(tmp_path / "classifier", config, params, extra=objective.huggingface_values)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "classifier")
+    theirs = torch_losses(model, label_loss, labelled_batches())
+    assert_equal_losses(theirs, jax_losses(objective, params, labelled_batches()))
+    assert theirs[0][-1] < theirs[0][0] - 0.1
+
+
+def assert_equal_losses(theirs, ours):
+    (expected, expected_norms), (losses, norms) = theirs, ours
     np.testing.assert_allclose(losses, expected, rtol=1e-4)
     np.testing.assert_allclose(norms, expected_norms, rtol=1e-3)
-    assert expected[-1] < expected[0] - 0.4  # the model learned
-    assert min(expected_norms) > 0.5  # every gradient was clipped

@@ -285,3 +285,19 @@ def test_seeds_of_more_than_32_bits_have_their_own_initial_parameters():
     low, high = initial_params(7), initial_params(2**32 + 7)
     assert not np.array_equal(low["layers"]["kernel"], high["layers"]["kernel"])
     jax.tree.map(np.testing.assert_array_equal, low, initial_params(2**32 + 7, bits=32))
+
+
+def test_parameters_that_are_replaced_are_not_drawn():
+    trainer = Trainer(RUN, RUN.mesh.build(jax.devices()[:1]))
+    whole, part = jax.device_get((trainer.new_state(), trainer.new_state(["layers/kernel"])))
+    assert np.any(whole.params["layers"]["kernel"]) and not np.any(part.params["layers"]["kernel"])
+    part.params["layers"]["kernel"] = whole.params["layers"]["kernel"]
+    jax.tree.map(np.testing.assert_array_equal, part, whole)
+
+
+def test_runs_that_differ_in_seed_and_schedule_share_a_program():
+    mesh = RUN.mesh.build(jax.devices()[:1])
+    longer = (dataclasses.replace(RUN.stages[0], steps=RUN.stages[0].steps + 5), *RUN.stages[1:])
+    optimizer = dataclasses.replace(RUN.optimizer, schedule=LinearDecay(peak=0.3, warmup_steps=2))
+    runs = RUN, dataclasses.replace(RUN, seed=7), dataclasses.replace(RUN, stages=longer, optimizer=optimizer)
+    assert len({Trainer(run, mesh).lower_step(0).as_text() for run in runs}) == 1

@@ -163,7 +163,7 @@ def test_kept_tokens_train_as_in_the_old_run():
         {name: jax.device_put(value, shardings[name]) for name, value in tiny.batch(8, seed=seed).items()} for seed in (0, 1)
     ]
     with jax.set_mesh(trainer.mesh), trainer._axis_rules():
-        state, _ = trainer._step(state, batches[0])
+        state, _ = trainer._programs_of(0).step(state, batches[0], tiny.SEED)
     kept = jax.device_get(state)
     same = np.arange(tiny.VOCABULARY, dtype=np.int32)
     identity = Origins(len(same), same, np.ones(len(same), bool), same, np.ones(len(same), int))
@@ -174,8 +174,8 @@ def test_kept_tokens_train_as_in_the_old_run():
         step=kept.step, params=jax.tree.map(jax.device_put, kept.params, trainer.shardings.params)
     )
     with jax.set_mesh(trainer.mesh), trainer._axis_rules():
-        one, _ = trainer._step(state, batches[1])
-        other, _ = trainer._step(warm_started, batches[1])
+        one, _ = trainer._programs_of(0).step(state, batches[1], tiny.SEED)
+        other, _ = trainer._programs_of(0).step(warm_started, batches[1], tiny.SEED)
     for path, leaf in leaves(one.params).items():
         rows = tiny.VOCABULARY if "table" in path and "word" in path else None
         assert np.array_equal(leaf[:rows], leaves(other.params)[path][:rows]), path

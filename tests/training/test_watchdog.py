@@ -7,6 +7,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from time_limits import FAR_SECONDS
 
 from bertfam.training import watchdog
 from bertfam.training.logs.phase_timer import Phase, PhaseTimer
@@ -18,13 +19,14 @@ class Exited(Exception):
 
 
 class Clock:
-    """Clock that the watchdog moves by waiting; phase_at(time) is the phase then."""
+    """Clock that the watchdog moves by waiting; phase_at(time) is the phase then. The machine stands still once for `still`."""
 
-    def __init__(self, phase_timer, phase_at, end):
-        self.now, self.end, self.phase_timer, self.phase_at = 0.0, end, phase_timer, phase_at
+    def __init__(self, phase_timer, phase_at, end, still):
+        self.now, self.end, self.phase_timer, self.phase_at, self.still = 0.0, end, phase_timer, phase_at, still
 
     def wait(self, seconds):
-        self.now += seconds
+        self.now += seconds + self.still
+        self.still = 0.0
         self.phase_timer.now = self.phase_at(self.now)
         return self.now > self.end
 
@@ -36,13 +38,13 @@ class Clock:
 def watched(monkeypatch):
     """Return a function that watches a process for some seconds, and returns the time at the end."""
 
-    def watch_until(end, phase_at, later=0):
+    def watch_until(end, phase_at, later=0, still=0.0):
         def leave(status):
             raise Exited(status)
 
         phase_timer = PhaseTimer()
         phase_timer.now = phase_at(0.0)
-        clock = Clock(phase_timer, phase_at, end)
+        clock = Clock(phase_timer, phase_at, end, still)
         monkeypatch.setattr(watchdog, "time", clock)
         monkeypatch.setattr(watchdog, "os", SimpleNamespace(_exit=leave))
         monkeypatch.setattr(watchdog.faulthandler, "dump_traceback", lambda **options: None)
@@ -82,13 +84,24 @@ def test_time_before_the_watch_does_not_count(watched):
     assert watched(3590, lambda now: Phase("starting", -7200.0, True)) > 3590
 
 
+def test_time_in_which_the_machine_stands_still_does_not_count(watched):
+    def stuck(now):
+        return Phase("training", 0.0, False)
+
+    with pytest.raises(Exited):
+        watched(60, stuck)
+    assert 90 < watched(90.4, stuck, still=90) < 91
+    with pytest.raises(Exited):
+        watched(91, stuck, still=90)
+
+
 def test_watchdog_ends_with_the_watch():
     def watchdogs():
         return [thread for thread in threading.enumerate() if thread.name == "watchdog"]
 
     with watch(PhaseTimer(), 1000):
         (thread,) = watchdogs()
-    thread.join(30)
+    thread.join(FAR_SECONDS)
     assert not thread.is_alive()
     with watch(PhaseTimer(), 0):
         assert not watchdogs()

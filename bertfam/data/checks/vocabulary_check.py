@@ -11,7 +11,7 @@ from bertfam.corruption.token_ids import TokenIds
 from bertfam.data.text_data import TextData
 from bertfam.data.token_cache.documents import Documents
 from bertfam.data.vocabularies import Vocabulary
-from bertfam.errors import UserError
+from bertfam.errors import RowMistake, UserError
 
 _SENTENCE = 8  # tokens
 
@@ -19,6 +19,7 @@ _SENTENCE = 8  # tokens
 def check_vocabulary_fits(data: TextData, tokens: TokenIds, folder: str | Path, length: int) -> None:
     """Raise UserError, with the vocabulary's folder, if the vocabulary lacks tokens that rows of `length` tokens require.
 
+    A `RowMistake` of the settings does not name the folder.
     Every kind of rows and noise is checked in the same way: by making one full row.
     """
     if not data.corruption.reads_text or any(corpus.pairs for corpus in data.corpora.values()):
@@ -42,6 +43,8 @@ def check_vocabulary_fits(data: TextData, tokens: TokenIds, folder: str | Path, 
         data.corruption.check(length, tokens)
         rows = data.examples(text, length, 0, tokens).rows(np.zeros(1, np.int64), key)
         data.corruption.fit(lambda: np.ones(tokens.size, np.int64)).corrupt(rows, key, tokens)
+    except RowMistake:
+        raise
     except UserError as error:
         raise UserError(f"{folder}: {error}") from error
 

@@ -4,24 +4,17 @@ Parquet is read by pyarrow and JSON by the standard library. `datasets` (Hugging
 neither is a dependency of bertfam.
 """
 
-import functools
-import io
 import json
 import os
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
-from bertfam.data.corpora.parquet_pages import read_pages
-from bertfam.data.corpora.text_lines import LONGEST_LINE, other_file, read_lines
+from bertfam.data.corpora.parquet_tables import is_text, read_rows
+from bertfam.data.corpora.text_lines import LONGEST_LINE, read_lines
 from bertfam.errors import UserError
-from bertfam.plurals import listed, plural
-from bertfam.storage.streams import open_binary
+from bertfam.plurals import listed
 
 InputFormat = Literal["sentences", "paragraphs", "lines", "jsonl", "parquet"]
-# Bytes of a column in a row group, and the ratio to its compressed bytes; beyond both it is refused.
-_UNPACKED, _RATIO = 64 << 20, 100
-# Rows that are read at once: all may be the same long entry of a dictionary. More are hardly faster.
-_BATCH = 8
 _SHOWN = 5  # names of fields in a message
 _Path = str | os.PathLike[str]
 _TABLE = (
@@ -164,63 +157,15 @@ def _nested_field(value: dict[str, Any], path: str, where: str, fix: str) -> Any
 
 
 def _read_parquet(path: _Path, encoding: str, field: str) -> Iterator[list[str]]:
-    import pyarrow
-    from pyarrow import parquet
-
-    row = 0
-    try:
-        with _open_seekable(path) as file, parquet.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20) as table:
-            outer, *inner = _column(path, table.schema_arrow, field)
-            _check_unpacked_size(path, table.metadata, field)
-            for batch in _batches(path, file, table, field):
-                for value in batch.column(outer):
-                    text = functools.reduce(lambda fields, name: fields and fields[name], inner, value.as_py())
-                    row += 1
-                    if text is None:
-                        raise UserError(
-                            f"{path}: row {row}: column {field!r} is null, not a string; drop such rows, or fill them with ''"
-                        )
-                    lines = _lines_of(text)
-                    if len(text) > LONGEST_LINE and max(map(len, lines), default=0) > LONGEST_LINE:
-                        raise UserError(f"{path}: row {row}: a line longer than {LONGEST_LINE:,} characters; break it into lines")
-                    if lines:
-                        yield lines
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 after row {row}; write the file again") from error
-    except pyarrow.ArrowException as error:
-        raise _damaged(path, row) from error
-    except OSError as error:
-        if error.errno is None:  # pyarrow's own, about the contents of the file
-            raise _damaged(path, row) from error
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
-
-
-def _batches(path: _Path, file: io.BufferedReader, table: Any, field: str) -> Iterator[Any]:
-    """Yield the rows of a column in batches; each row group is checked before it is read."""
-    for group in range(table.num_row_groups):
-        _check_pages(path, file, table.metadata, group, field)
-        yield from table.iter_batches(batch_size=_BATCH, row_groups=[group], columns=[field], use_threads=False)
-
-
-def _open_seekable(path: _Path) -> io.BufferedReader:
-    """Open a Parquet file, which is read out of order."""
-    file = open_binary(path)
-    if not file.seekable():
-        file.close()
-        raise UserError(
-            f"{path}: Parquet is read out of order, and this web server has no ranges; download the file, and name that"
-        )
-    return file
-
-
-def _damaged(path: _Path, row: int) -> UserError:
-    with open_binary(path) as file:
-        start = file.read(300)
-    if not start:
-        return UserError(f"{path} is empty, and no Parquet file: leave it out, for example by a glob that ends in *.parquet")
-    other = "" if start.startswith(b"PAR1") else other_file(start)
-    fix = f"this is {other}" if other else "download it again"
-    return UserError(f"{path}: not a Parquet file, or damaged after row {row}; {fix}")
+    for row, values in read_rows(path, lambda schema: [_column(path, schema, field)]):
+        text = values[field]
+        if text is None:
+            raise UserError(f"{path}: row {row}: column {field!r} is null, not a string; drop such rows, or fill them with ''")
+        lines = _lines_of(text)
+        if len(text) > LONGEST_LINE and max(map(len, lines), default=0) > LONGEST_LINE:
+            raise UserError(f"{path}: row {row}: a line longer than {LONGEST_LINE:,} characters; break it into lines")
+        if lines:
+            yield lines
 
 
 def _column(path: _Path, schema: Any, field: str) -> tuple[str, ...]:
@@ -239,8 +184,8 @@ def _column(path: _Path, schema: Any, field: str) -> tuple[str, ...]:
         names, kind = leaves[field]
     else:
         raise UserError(f"{path}: no column {field!r} but {listed(leaves, _SHOWN)}; name the text's with --text_field")
-    if not _is_text(kind):
-        texts = [name for name, (_, other) in leaves.items() if name != field and _is_text(other)]
+    if not is_text(kind):
+        texts = [name for name, (_, other) in leaves.items() if name != field and is_text(other)]
         fix = (
             f"name the text's with --text_field, such as {listed(texts, _SHOWN)}"
             if texts
@@ -263,44 +208,6 @@ def _leaves(schema: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
             yield names, kind
 
 
-def _check_unpacked_size(path: _Path, metadata: Any, field: str) -> None:
-    """Raise UserError if a piece of a column becomes so much larger when it is unpacked that it cannot be text.
-
-    A page is unpacked as a whole, and 33 KB of zstd may be a page of 1 GiB. The sizes are those that the footer states.
-    """
-    for number in range(metadata.num_row_groups):
-        for column in _columns(metadata, number, field):
-            _check_size(path, metadata, number, field, column.total_compressed_size, column.total_uncompressed_size)
-
-
-def _check_pages(path: _Path, file: io.BufferedReader, metadata: Any, number: int, field: str) -> None:
-    """Raise UserError as `_check_unpacked_size` does, by the headers of the pages of a row group: its footer may lie."""
-    for column in _columns(metadata, number, field):
-        start = column.data_page_offset
-        if column.has_dictionary_page and column.dictionary_page_offset > 0:
-            start = min(start, column.dictionary_page_offset)
-        try:
-            for page in read_pages(file, start, column.total_compressed_size, column.num_values):
-                _check_size(path, metadata, number, field, page.packed, page.unpacked)
-        except (ValueError, OverflowError) as error:
-            raise _damaged(path, sum(metadata.row_group(before).num_rows for before in range(number))) from error
-
-
-def _columns(metadata: Any, number: int, field: str) -> Iterator[Any]:
-    """Yield the columns of a row group whose path is `field`."""
-    group = metadata.row_group(number)
-    return (column for column in map(group.column, range(group.num_columns)) if column.path_in_schema == field)
-
-
-def _check_size(path: _Path, metadata: Any, number: int, field: str, packed: int, unpacked: int) -> None:
-    if unpacked > max(_UNPACKED, _RATIO * packed):
-        raise UserError(
-            f"{path}: {packed:,} bytes of column {field!r} become {unpacked:,} when they are unpacked, more than {_RATIO} times "
-            f"as many, in row group {number}, of {plural(metadata.row_group(number).num_rows, 'row')}: write the file again with "
-            f"row groups of less text than {_UNPACKED >> 20} MiB"
-        )
-
-
 def _as_text(kind: Any) -> str:
     """Return how a column of another type of Arrow becomes text."""
     from pyarrow import types
@@ -310,14 +217,6 @@ def _as_text(kind: Any) -> str:
     if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
         return "make its bytes strings (by pyarrow's cast('string')), and write the file again"
     return "write the file again with the text in a column"
-
-
-def _is_text(kind: Any) -> bool:
-    """Return True for a type of Arrow whose values are strings."""
-    from pyarrow import types
-
-    value_kind = kind.value_type if types.is_dictionary(kind) else kind
-    return bool(types.is_string(value_kind) or types.is_large_string(value_kind) or types.is_string_view(value_kind))
 
 
 def _lines_of(text: str) -> list[str]:

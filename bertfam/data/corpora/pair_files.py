@@ -20,7 +20,7 @@ PairFormat = Literal["jsonl", "tsv"]
 class PairFiles(FileCorpus):
     """Pairs of strings in plain, gzipped or zstd-compressed files.
 
-    The formats:
+    The formats::
 
         jsonl   one JSON object per line; `inputs` and `targets` name its fields
         tsv     tab-separated columns without quotation marks; `inputs` and `targets` are columns, counted from 1, or their names

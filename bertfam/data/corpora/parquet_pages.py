@@ -16,10 +16,16 @@ _UNPACKED, _PACKED, _DATA_PAGES, _VALUES = 2, 3, (5, 8), 1
 
 
 class Page(NamedTuple):
-    """Sizes of a page in bytes: as it is in the file, and unpacked."""
+    """Sizes of a page.
+
+    Attributes:
+      packed, unpacked: Bytes as it is in the file, and unpacked.
+      values: Number of values in it; 0 of a dictionary.
+    """
 
     packed: int
     unpacked: int
+    values: int
 
 
 def read_pages(file: BinaryIO, start: int, size: int, values: int) -> Iterator[Page]:
@@ -39,11 +45,12 @@ def read_pages(file: BinaryIO, start: int, size: int, values: int) -> Iterator[P
         file.seek(place)
         header = _struct(file)
         packed, unpacked = header.get((_PACKED,), -1), header.get((_UNPACKED,), -1)
-        if packed < 0 or unpacked < 0:
+        count = sum(header.get((kind, _VALUES), 0) for kind in _DATA_PAGES)
+        if packed < 0 or unpacked < 0 or count < 0:
             raise ValueError(f"the page at byte {place} has no size")
-        yield Page(packed, unpacked)
+        yield Page(packed, unpacked, count)
         place = file.tell() + packed if file.tell() > place else start + size
-        values -= sum(header.get((kind, _VALUES), 0) for kind in _DATA_PAGES)
+        values -= count
 
 
 def _struct(file: BinaryIO, depth: int = 0) -> dict[tuple[int, ...], int]:

@@ -39,7 +39,7 @@ _OTHER_FILES = {
     b"SQLite format 3": "an SQLite database; write its text to a file",
     b"\xd0\xcf\x11\xe0": "an old Office document; save it as plain text",
     b"GIF8": "an image; leave it out",
-    b"PAR1": "a Parquet file, which the commands with --input_format read by --input_format=parquet",
+    b"PAR1": "a Parquet file; read it by --input_format=parquet, or as labelled texts by --format=parquet",
     b"ARROW1": "an Arrow or Feather file; write it as Parquet, by pyarrow.parquet.write_table",
     b"%PDF": "a PDF document; convert it to text, for example with pdftotext",
     b"\x89PNG": "an image; leave it out",

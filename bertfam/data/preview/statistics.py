@@ -89,7 +89,7 @@ class Statistics:
         shares = {
             "real_tokens": self.tokens / max(self.rows * self.length, 1),
             "unknown": self.unknown / max(self.tokens, 1),
-            "predicted": predicted / max(self.tokens, 1),
+            **({"predicted": predicted / max(self.tokens, 1)} if self.kinds else {}),
             **{kind: count / max(predicted, 1) for kind, count in self.kinds.items()},
         }
         if self.bounded is not None:

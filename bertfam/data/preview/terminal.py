@@ -1,13 +1,15 @@
 """Lines of text for records and statistics, with or without colours."""
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from bertfam.data.preview.records import ROLES, by_position, is_retrieval, present_kinds, token_types
 from bertfam.data.preview.statistics import Statistics
-from bertfam.data.preview.visible import visible
 from bertfam.data.text_data import TEXT
+from bertfam.pages.visible import visible
 from bertfam.plurals import plural
 
 LEGEND = "{word>[MASK]} masked, {word>other} replaced, {word} kept but predicted; each has weight 1 in the loss, or N with *N"
@@ -16,12 +18,23 @@ PERMUTED_LEGEND = (
     "{word@3} predicted as the third of the row, from the tokens that are not predicted and those before it in this order; each "
     "has weight 1 in the loss, or N with *N"
 )
+PAIRED_LEGEND = "{word:other another} the words that are predicted from a word, each beside words drawn at random"
+RETRIEVAL_LEGEND = "the query of a row has to find the passage of its row among the passages of the whole batch"
 DECODER_LEGEND = (
     "inputs: of the encoder, or of a decoder without one; start: the first input of the decoder, which then reads its own "
     "targets; targets: each has weight 1 in the loss, or N with *N"
 )
 _BAR = 40
-_CODES = {"masked": "33", "random": "35", "kept": "36", "shuffled": "34", "permuted": "34", "heading": "1", "quiet": "2"}
+_CODES = {
+    "masked": "33",
+    "random": "35",
+    "kept": "36",
+    "shuffled": "34",
+    "permuted": "34",
+    "paired": "34",
+    "heading": "1",
+    "quiet": "2",
+}
 
 
 @dataclass(frozen=True)
@@ -52,7 +65,7 @@ def row_lines(record: Mapping[str, Any], number: int, paint: Paint) -> Iterator[
                 yield f"    {paint('quiet', f'{label:7}')} {' '.join(pieces)}"
         return
     pieces = _marked(record, paint)
-    types = record["features"]["encoder_token_type_ids"]
+    types = token_types(record)
     yield paint("heading", f"row {number}: {summary(record)}")
     for example in record["examples"]:
         yield f"  example {example['segment']}: {example_summary(example)}"
@@ -63,12 +76,29 @@ def row_lines(record: Mapping[str, Any], number: int, paint: Paint) -> Iterator[
             yield f"    {name}{' '.join(pieces[place] for place in run)}"
 
 
+def legend(records: Sequence[Mapping[str, Any]]) -> str:
+    """Return how to read the lines of records without labels."""
+    if "predictions" not in records[0]:
+        return DECODER_LEGEND
+    if any(map(is_retrieval, records)):
+        return RETRIEVAL_LEGEND
+    kinds = present_kinds(records[0]["features"])
+    return PERMUTED_LEGEND if "permuted" in kinds else PAIRED_LEGEND if "paired" in kinds else LEGEND
+
+
 def summary(record: Mapping[str, Any]) -> str:
     """Describe a row."""
     count = len(record["examples"])
     if "label" in record:
         label = "no label" if record["label"] is None else f"label {record['label']!r}"
         return f"{label}, {plural(len(record['pieces']), 'token')}, {record['padding']} padding" + _from(record)
+    if is_retrieval(record):
+        roles = Counter(example["role"] for example in record["examples"])
+        query, passage = ROLES
+        tokens = sum(example["end"] - example["begin"] for example in record["examples"])
+        texts = f"{plural(roles[query], query, 'queries')} and {plural(roles[passage], passage)}"
+        padding = len(record["features"]["encoder_segment_ids"]) - tokens
+        return f"{texts}, {plural(tokens, 'token')}, {padding} padding" + _from(record)
     return (
         f"{plural(count, 'example')}, {len(record['predictions'])} predicted of {plural(len(record['pieces']), 'token')}, "
         f"{record['padding']} padding" + _from(record)
@@ -77,8 +107,9 @@ def summary(record: Mapping[str, Any]) -> str:
 
 def example_summary(example: Mapping[str, Any]) -> str:
     """Describe an example."""
-    label = example["next_sentence"]
-    return plural(example["end"] - example["begin"], "token") + (f", B is {label}" if label else "")
+    label, role = example["next_sentence"], example.get("role")
+    tokens = plural(example["end"] - example["begin"], "token")
+    return (f"{role}, " if role else "") + tokens + (f", B is {label}" if label else "")
 
 
 def decoder_summary(record: Mapping[str, Any]) -> str:
@@ -127,10 +158,10 @@ def statistics_lines(statistics: Statistics) -> Iterator[str]:
 def _marked(record: Mapping[str, Any], paint: Paint) -> list[str]:
     """Return the pieces, with marks at those that are predicted."""
     pieces = [visible(piece) for piece in record["pieces"]]
-    for prediction in record["predictions"]:
-        original, seen = visible(prediction["original"]), pieces[prediction["position"]]
+    for position, prediction in by_position(record).items():
+        original, seen = visible(prediction["original"]), pieces[position]
         kind, weight = prediction["kind"], prediction["weight"]
         after = {"kept": "", "shuffled": f"~{seen}", "permuted": f"@{prediction.get('order')}"}.get(kind, f">{seen}")
-        text = f"{{{original}{after}}}"
-        pieces[prediction["position"]] = paint(kind, text if weight == 1 else f"{text}*{weight:g}")
+        text = f"{{{seen}:{original}}}" if kind == "paired" else f"{{{original}{after}}}"
+        pieces[position] = paint(kind, text if weight == 1 else f"{text}*{weight:g}")
     return pieces

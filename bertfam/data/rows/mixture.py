@@ -53,21 +53,11 @@ class Mixture:
         check_names(self.names)
         if len(set(self.names)) != len(self.names):
             raise UserError(f"Mixture.names {self.names}: two corpora have the same name")
-        if self.rates is not None and not all(0 < rate < math.inf for rate in self.rates):
-            raise UserError(f"Mixture.rates {self.rates}: every rate must be a number above 0; to exclude a corpus, leave it out")
-        if self.rates is not None and self.temperature != 1:
-            raise UserError("Mixture.rates and Mixture.temperature both set the shares of the corpora: give only one of them")
-        if self.limit is not None and self.rates is not None:
-            raise UserError("Mixture.rates and Mixture.limit both set the shares of the corpora: give only one of them")
-        if self.limit is not None and self.limit < 1:
-            raise UserError(f"Mixture.limit is {self.limit}: it must be at least 1, or None for no limit")
-        if not 0 < self.temperature < math.inf:
-            raise UserError(f"Mixture.temperature is {self.temperature}: it must be a number above 0")
+        _check_shares(self)
 
     def shares(self, sizes: Sequence[int]) -> tuple[float, ...]:
         """Return the share of each corpus in the rows, given its number of rows; the sum is 1."""
-        counted = sizes if self.limit is None else [min(size, self.limit) for size in sizes]
-        return shares(counted, self.rates, self.temperature)
+        return _limited_shares(self, sizes)
 
     def factors(self, sizes: Sequence[int]) -> tuple[float, ...]:
         """Return the number of repetitions of each corpus that gives these shares, relative to the smallest.
@@ -77,6 +67,68 @@ class Mixture:
         """
         repetitions = [share / size for share, size in zip(self.shares(sizes), sizes, strict=True)]
         return tuple(number / min(repetitions) for number in repetitions)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Shares of the corpora of a mixture in the rows of a stage.
+
+    Attributes:
+      names: Names of the corpora that the stage has rows of; None: all.
+      rates: Relative shares of these corpora; None: the number of rows to the power 1 / temperature.
+      limit: As in `Mixture`.
+      temperature: As in `Mixture`.
+
+    Raises:
+      UserError: A setting is invalid.
+    """
+
+    names: tuple[str, ...] | None = None
+    rates: tuple[float, ...] | None = None
+    temperature: float = 1.0
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.names is not None and (not self.names or len(set(self.names)) != len(self.names)):
+            raise UserError(f"Shares.names {self.names}: name at least one corpus, and each once")
+        if self.names is not None and self.rates is not None and len(self.rates) != len(self.names):
+            raise UserError(f"Shares.rates has {len(self.rates)} entries for {len(self.names)} names: give one for each")
+        _check_shares(self)
+
+    def of(self, corpora: Sequence[str], sizes: Sequence[int]) -> tuple[float, ...]:
+        """Return the share of each corpus in the rows, given its number of rows; 0 for a corpus that is not named.
+
+        Raises:
+          UserError: A name is not that of a corpus, or the rates are not those of all corpora.
+        """
+        names = self.names or tuple(corpora)
+        if unknown := [name for name in names if name not in corpora]:
+            raise UserError(f"Shares.names has {unknown[0]}, which the text lacks: it has {', '.join(corpora)}")
+        if self.rates is not None and len(self.rates) != len(names):
+            raise UserError(f"Shares.rates has {len(self.rates)} entries for the corpora {', '.join(names)}: give one for each")
+        own = _limited_shares(self, [sizes[list(corpora).index(name)] for name in names])
+        by_name = dict(zip(names, own, strict=True))
+        return tuple(by_name.get(name, 0.0) for name in corpora)
+
+
+def _check_shares(settings: Mixture | Shares) -> None:
+    """Raise UserError if settings that both classes have are invalid."""
+    name, rates, limit, temperature = type(settings).__name__, settings.rates, settings.limit, settings.temperature
+    if rates is not None and not all(0 < rate < math.inf for rate in rates):
+        raise UserError(f"{name}.rates {rates}: every rate must be a number above 0; to exclude a corpus, leave it out")
+    if rates is not None and temperature != 1:
+        raise UserError(f"{name}.rates and {name}.temperature both set the shares of the corpora: give only one of them")
+    if limit is not None and rates is not None:
+        raise UserError(f"{name}.rates and {name}.limit both set the shares of the corpora: give only one of them")
+    if limit is not None and limit < 1:
+        raise UserError(f"{name}.limit is {limit}: it must be at least 1, or None for no limit")
+    if not 0 < temperature < math.inf:
+        raise UserError(f"{name}.temperature is {temperature}: it must be a number above 0")
+
+
+def _limited_shares(settings: Mixture | Shares, sizes: Sequence[int]) -> tuple[float, ...]:
+    counted = sizes if settings.limit is None else [min(size, settings.limit) for size in sizes]
+    return shares(counted, settings.rates, settings.temperature)
 
 
 @dataclass(frozen=True)
@@ -103,15 +155,17 @@ class MixedRows(_CombinedRows):
 
     Attributes:
       parts: Rows of each corpus.
-      shares: Share of each part, with the sum 1; exact to 1 / 10,000.
+      shares: Share of each part, with the sum 1; exact to 1 / 10,000. A part without a share has no rows.
+      first: First row of each part, after those of an earlier stage; () stands for 0.
     """
 
     shares: tuple[float, ...]
+    first: tuple[int, ...] = ()
 
     @property
     @override
     def epoch_rows(self) -> float:
-        return min(len(part.examples) / share for part, share in zip(self.parts, self.shares, strict=True))
+        return min(len(part.examples) / share for part, share in zip(self.parts, self.shares, strict=True) if share)
 
     @override
     def corpus_at(self, places: np.ndarray) -> np.ndarray:
@@ -121,7 +175,15 @@ class MixedRows(_CombinedRows):
         """Return the index of the part at each place int64[n], and the row of that part: int64[n] each."""
         cycle, before, counts = self._cycle
         rounds, within = np.divmod(places, len(cycle))
-        return cycle[within], rounds * counts[cycle[within]] + before[within]
+        rows = rounds * counts[cycle[within]] + before[within]
+        return cycle[within], rows + np.array(self.first)[cycle[within]] if self.first else rows
+
+    def rows_before(self, place: int) -> tuple[int, ...]:
+        """Return the number of rows of each part before a place, those of earlier stages included."""
+        cycle, _, counts = self._cycle
+        rounds, within = divmod(place, len(cycle))
+        rows = rounds * counts + np.bincount(cycle[:within], minlength=len(counts)) + np.array(self.first or 0)
+        return tuple(rows.tolist())
 
     @override
     def at(self, places: np.ndarray) -> dict[str, np.ndarray]:
@@ -202,7 +264,7 @@ def _apportion(shares: np.ndarray) -> np.ndarray:
     counts = np.floor(exact).astype(np.int64)
     left = _CYCLE - counts.sum()
     counts[np.argsort(counts - exact, kind="stable")[:left]] += 1
-    return np.maximum(counts, 1)
+    return np.maximum(counts, shares > 0)
 
 
 def shares(sizes: Sequence[int], rates: Sequence[float] | None = None, temperature: float = 1.0) -> tuple[float, ...]:

@@ -4,13 +4,14 @@ The text is treated as one sequence of slots: the tokens of every document, foll
 
     FullSentences     whole sentences, across documents, with a separator between documents (Liu et al. 2019, FULL-SENTENCES)
     DocSentences      whole sentences of one document (Liu et al. 2019, DOC-SENTENCES)
+    ClozeBlocks       the same, of two sentences or more (Lee et al. 2019)
     Chunks            as many tokens as fit, across documents (Radford et al. 2018)
     WholeDocuments    as many tokens of one document as fit
 
 `bertfam.data.rows.document_windows` adds windows of documents that begin elsewhere in each epoch.
 
-Every token of the text is in exactly one row; a sentence longer than a row is cut. If the noise requires it (`RowForm`), rows
-have no [CLS] and [SEP], mark where sentences begin, or have the token that follows each.
+Every token of the text is in exactly one row (of `ClozeBlocks` in at most one). A sentence longer than a row is cut. If the noise
+requires it (`RowForm`), rows have no [CLS] and [SEP], mark where sentences begin, or have the token that follows each.
 """
 
 from abc import ABC, abstractmethod
@@ -94,6 +95,21 @@ class DocSentences(TextRows, PackableRows):
     """Whole sentences of one document."""
 
     whole_sentences, across_documents = True, False
+
+
+class ClozeBlocks(DocSentences):
+    """Whole sentences of one document, two or more: one of them is the query for the others (Lee et al. 2019, section 4)."""
+
+    @override
+    def examples(self, documents: Documents, length: int, seed: int, tokens: TokenIds, form: RowForm = FRAMED) -> "TextExamples":
+        every = super().examples(documents, length, seed, tokens, form)
+        examples = every.with_sentences(2)
+        if not len(examples):
+            raise UserError(
+                f"{documents.name} has no block of two sentences in a document, as InverseCloze requires: if its lines are "
+                "paragraphs and not sentences, give --input_format=paragraphs"
+            )
+        return examples
 
 
 @dataclass(frozen=True)
@@ -255,11 +271,8 @@ class TextExamples(SlotRows):
 
     def divided(self, share: float, key: int) -> "TextExamples":
         """Return rows with a share of them, drawn from the key, divided into sentences; the same object if each has one."""
-        documents, is_drawn = self._documents, keys.uniform(keys.fold(key, _DIVIDED, np.arange(len(self)))) < share
-        document = np.repeat(np.arange(len(documents)), np.diff(documents.sentence_bounds[:]))
-        starts = documents.sentence_starts[:-1] + self._gap * document  # slot of the first token of each sentence
-        # The sentences that begin within a row, not with it.
-        low, high = np.searchsorted(starts, self._begin, side="right"), np.searchsorted(starts, self._end, side="left")
+        is_drawn = keys.uniform(keys.fold(key, _DIVIDED, np.arange(len(self)))) < share
+        starts, low, high = self._inner_sentences()
         counts = np.where(is_drawn, high - low, 0) + 1
         if not (high > low).any():
             return self
@@ -267,7 +280,24 @@ class TextExamples(SlotRows):
         nth = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
         begin = np.where(nth == 0, self._begin[row], starts[np.maximum(low[row] + nth - 1, 0)])
         end = np.where(nth == counts[row] - 1, self._end[row], np.append(begin[1:], 0))
-        return TextExamples(documents, self._begins, begin, end, self._length, self._frame, self._gap)
+        return self._of(begin, end)
+
+    def with_sentences(self, least: int) -> "TextExamples":
+        """Return the rows that hold at least so many sentences, or ends of sentences."""
+        _, low, high = self._inner_sentences()
+        is_used = high - low + 1 >= least
+        return self._of(self._begin[is_used], self._end[is_used])
+
+    def _inner_sentences(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the slot of the first token of each sentence, and the first and the end of those that begin within each row."""
+        documents = self._documents
+        document = np.repeat(np.arange(len(documents)), np.diff(documents.sentence_bounds[:]))
+        starts = documents.sentence_starts[:-1] + self._gap * document
+        # The sentences that begin within a row, not with it.
+        return starts, np.searchsorted(starts, self._begin, side="right"), np.searchsorted(starts, self._end, side="left")
+
+    def _of(self, begin: np.ndarray, end: np.ndarray) -> "TextExamples":
+        return TextExamples(self._documents, self._begins, begin, end, self._length, self._frame, self._gap)
 
     @override
     def _bounds(self, examples: np.ndarray, row_keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

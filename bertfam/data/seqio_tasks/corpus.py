@@ -7,7 +7,7 @@ import hashlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -92,7 +92,7 @@ class SeqioTask(Corpus):
     def part(self, split: str, part: Part) -> Iterator[list[str]]:
         task = self._find()
         by_hash = "validation" not in task.splits
-        for lines in self._read(task, _source_split(task, split), part):
+        for lines in self._read(_source_split(task, split), part):
             if lines and not (by_hash and is_held_out(lines, self.validation_fraction) != (split == "validation")):
                 yield lines
 
@@ -142,6 +142,38 @@ class SeqioTask(Corpus):
         settings |= {"pairs": True} if self.pairs else {}
         return settings if "validation" in splits else settings | {"validation_fraction": self.validation_fraction}
 
+    @property
+    def has_validation(self) -> bool:
+        """True if the task has a validation split."""
+        return "validation" in self._find().splits
+
+    def examples(
+        self, split: str, part: Part, select: Callable[[dict[str, tf.TensorSpec]], Mapping[str, str]]
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the place, and NumPy values of some features by other names, of each example of a part of the source's split.
+
+        Args:
+          split: a split of the task.
+          part: one of the `parts`.
+          select: function of the specification of the features that returns the feature of each name.
+
+        Raises:
+          UserError: if the task yields no dicts of features, or cannot be read.
+        """
+        shard, shards = map(int, part.name.split("/"))
+        shown = f" of shard {part.name}" if shards > 1 else ""
+        number = 0
+        with self._refusal(split, lambda: f" after example {number}{shown}"):
+            dataset = self._checked_dataset(split, shard, shards)
+            if not isinstance(dataset.element_spec, dict):
+                raise UserError(
+                    f"--task={self.name} yields no dicts of features, and labelled texts need two: inputs and targets"
+                )
+            names = select(dataset.element_spec)
+            dataset = dataset.map(lambda element: {name: element[feature] for name, feature in names.items()})
+            for number, values in enumerate(dataset.as_numpy_iterator(), 1):
+                yield f"--task={self.name}: example {number} of {split}{shown}", values
+
     def _find(self) -> seqio.Task:
         """Return the task, after importing the modules."""
         self.check_trusted()
@@ -164,6 +196,13 @@ class SeqioTask(Corpus):
             raise UserError(f"--task={self.name} has no train split, only {', '.join(task.splits)}")
         return task
 
+    def _checked_dataset(self, split: str, shard: int, shards: int) -> tf.data.Dataset:
+        dataset = self._dataset(self._find(), split, shard, shards)
+        if not hasattr(dataset, "element_spec"):
+            kind = type(dataset).__name__
+            raise UserError(f"--task={self.name}: its source or a preprocessor returns a {kind}; return a tf.data.Dataset")
+        return dataset
+
     def _dataset(self, task: seqio.Task, split: str, shard: int = 0, shards: int = 1) -> tf.data.Dataset:
         """Return the unshuffled elements of a shard, after all preprocessors or those before the placeholder."""
         import seqio
@@ -174,15 +213,12 @@ class SeqioTask(Corpus):
             return task.preprocess_precache(dataset, seed=0)
         return task.preprocess_postcache(dataset, sequence_length=None, seed=0)
 
-    def _read(self, task: seqio.Task, split: str, part: Part) -> Iterator[list[str]]:
+    def _read(self, split: str, part: Part) -> Iterator[list[str]]:
         """Yield stripped non-blank lines of each document."""
         shard, shards = map(int, part.name.split("/"))
         read = 0
         with self._refusal(split, lambda: f" after document {read}" + (f" of shard {part.name}" if shards > 1 else "")):
-            dataset = self._dataset(task, split, shard, shards)
-            if not hasattr(dataset, "element_spec"):
-                kind = type(dataset).__name__
-                raise UserError(f"--task={self.name}: its source or a preprocessor returns a {kind}; return a tf.data.Dataset")
+            dataset = self._checked_dataset(split, shard, shards)
             if self.pairs:
                 names = self._pair_features(dataset.element_spec)
                 for element in dataset.map(lambda element: tuple(element[name] for name in names)).as_numpy_iterator():
@@ -207,7 +243,7 @@ class SeqioTask(Corpus):
             if all(isinstance(text, tf.TensorSpec) and text.dtype == tf.string and text.shape.rank == 0 for text in texts):
                 return names
         raise UserError(
-            f"--task={self.name} yields {_described(given)}: SeqioTask.pairs requires the strings `inputs` and `targets`; put "
+            f"--task={self.name} yields {described(given)}: SeqioTask.pairs requires the strings `inputs` and `targets`; put "
             "seqio.CacheDatasetPlaceholder() before the preprocessor that tokenises them"
         )
 
@@ -235,7 +271,7 @@ class SeqioTask(Corpus):
             named = [name for name in text if name in spec]
             if len(named) == 1 and spec[named[0]].dtype == tf.string and spec[named[0]].shape.rank == text[named[0]]:
                 return named[0]
-            given = _described(spec)
+            given = described(spec)
         raise UserError(
             f"--task={self.name} yields {given}, not one string `text` or a vector of strings `sentences`; put "
             "seqio.CacheDatasetPlaceholder() after the preprocessor that makes them; for pairs of inputs and targets set "
@@ -243,7 +279,8 @@ class SeqioTask(Corpus):
         )
 
 
-def _described(spec: dict[str, Any]) -> str:
+def described(spec: Mapping[str, Any]) -> str:
+    """Return the features of a task with their types, as messages name them."""
     return ", ".join(f"{name} ({value.dtype.name} of rank {value.shape.rank})" for name, value in sorted(spec.items()))
 
 

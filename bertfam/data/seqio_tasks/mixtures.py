@@ -1,20 +1,16 @@
 """Tasks and rates of a registered seqio mixture, read in a child process where this one must not import TensorFlow.
 
-The child runs `python -m bertfam.data.seqio_tasks.mixtures`: it reads the pickle (name, modules) and answers with the rates, or
-with the line of a UserError.
+The child runs `python -m bertfam.data.seqio_tasks.mixtures`.
 """
 
 import math
-import os
-import subprocess
 import sys
 from collections.abc import Sequence
-from pickle import loads
 from typing import TYPE_CHECKING
 
+from bertfam.data.parallel.child_answers import answer, ask
 from bertfam.data.seqio_tasks.corpus import fill_registry
 from bertfam.errors import UserError
-from bertfam.subprocesses import command, environment, receive, send
 
 if TYPE_CHECKING:
     import seqio
@@ -39,19 +35,7 @@ def find_rates(name: str, modules: Sequence[str], *, in_child: bool) -> Rates | 
         raise UserError(f"--task={name!a} cannot be the name of a task or mixture: give the name that a module registers")
     if not in_child or "seqio" in sys.modules:
         return _read_rates(name, modules)
-    process = subprocess.Popen(
-        command(__name__), env=environment(JAX_PLATFORMS="cpu"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    with process:
-        assert process.stdin and process.stdout
-        try:
-            send(process.stdin, (name, tuple(modules)))
-            answer = loads(receive(process.stdout))
-        except (EOFError, BrokenPipeError):
-            raise SystemExit(process.wait() or 1) from None
-    if isinstance(answer, str):
-        raise UserError(answer)
-    rates: Rates | None = answer
+    rates: Rates | None = ask(__name__, (name, tuple(modules)))
     return rates
 
 
@@ -84,18 +68,5 @@ def _rate(mixture: "seqio.Mixture", task: "seqio.Task") -> float:
     return rate
 
 
-def main() -> None:
-    """Answer one request from stdin."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # output printed by imports must not mix with the answer
-    name, modules = loads(receive(sys.stdin.buffer))
-    answer: Rates | str | None
-    try:
-        answer = _read_rates(name, modules)
-    except UserError as error:
-        answer = str(error)
-    send(answers, answer)
-
-
 if __name__ == "__main__":
-    main()
+    answer(lambda request: _read_rates(*request))

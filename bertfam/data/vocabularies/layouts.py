@@ -121,7 +121,7 @@ LAYOUTS = {
 }  # fmt: skip
 
 # kind of vocabulary -> name of its default layout
-DEFAULT_LAYOUTS = {"wordpiece": "bert", "unigram": "albert", "bpe": "albert", "byte_bpe": "roberta"}
+DEFAULT_LAYOUTS = {"wordpiece": "bert", "words": "bert", "unigram": "albert", "bpe": "albert", "byte_bpe": "roberta"}
 
 
 def find_layout(pieces: Sequence[str]) -> Layout | None:

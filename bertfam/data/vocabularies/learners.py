@@ -26,16 +26,16 @@ class Learner:
 
 
 def make_learner(kind: str, *, size: int, layout: Layout, **options: Any) -> Learner:
-    """Create a learner of the kind "wordpiece", "unigram", "bpe" or "byte_bpe".
+    """Create a learner of the kind "wordpiece", "words", "unigram", "bpe" or "byte_bpe".
 
     Args:
       kind: the kind of vocabulary.
       size: number of pieces to learn, including the layout's.
       layout: the control pieces.
-      options: wordpiece: cased, strip_accents, split_ideographs, min_frequency; byte_bpe: min_frequency; unigram, bpe: see
+      options: wordpiece, words: cased, strip_accents, split_ideographs, min_frequency; byte_bpe: min_frequency; unigram, bpe: see
         `sentence_piece.training.learn_model`.
     """
-    if kind == "wordpiece":
+    if kind in ("wordpiece", "words"):
         from bertfam.data.vocabularies.wordpiece import WordPiece, make_normalizer
         from bertfam.data.vocabularies.wordpiece_training import count_words
 
@@ -45,6 +45,7 @@ def make_learner(kind: str, *, size: int, layout: Layout, **options: Any) -> Lea
             "handle_chinese_chars": options.pop("split_ideographs", True),
         }
         count = partial(count_words, normalizer=make_normalizer(**switches))
+        switches["whole_words"] = kind == "words"
         return Learner(WordPiece.joint, count, partial(WordPiece.from_words, size=size, layout=layout, **switches, **options))
     if kind == "byte_bpe":
         from bertfam.data.vocabularies.byte_bpe import ByteBpe

@@ -30,7 +30,7 @@ from bertfam.data.vocabularies.layouts import LAYOUTS, Layout, find_layout, sent
 from bertfam.data.vocabularies.pieces import checked_texts
 from bertfam.data.vocabularies.tokenizers_vocabulary import TokenizersVocabulary
 from bertfam.data.vocabularies.word_table import WordTable
-from bertfam.data.vocabularies.wordpiece_training import MAX_WORD_CHARACTERS, count_words, learn_pieces
+from bertfam.data.vocabularies.wordpiece_training import MAX_WORD_CHARACTERS, count_words, frequent_words, learn_pieces
 from bertfam.errors import UserError
 from bertfam.plurals import plural
 from bertfam.storage.paths import to_path
@@ -115,6 +115,7 @@ class WordPiece(TokenizersVocabulary):
         size: int,
         layout: Layout = BERT,
         min_frequency: int = 2,
+        whole_words: bool = False,
         **switches: Any,
     ) -> "WordPiece":
         """Learn pieces from the counts of `count_words` with the normaliser of the same options.
@@ -125,14 +126,18 @@ class WordPiece(TokenizersVocabulary):
           words: the number of occurrences of each word in the text.
           size: number of pieces to learn, including the layout's.
           layout: the control pieces.
-          min_frequency: the number of times two pieces must be adjacent to be merged.
+          min_frequency: the number of times two pieces must be adjacent to be merged, or that a whole word must occur.
+          whole_words: whether the pieces are the most frequent words; every other word is then unknown.
           switches: lowercase, strip_accents, handle_chinese_chars, see `WordPiece`.
 
         Raises:
           UserError: there is no text, or `size` or `min_frequency` is out of range.
         """
         last = [*layout.last, *sentinel_pieces(layout.sentinels)]
-        pieces = learn_pieces(words, layout.first, last, unknown=layout.unk, size=size, min_frequency=min_frequency)
+        if whole_words:
+            pieces = frequent_words(words, layout.first, last, size=size, min_frequency=min_frequency)
+        else:
+            pieces = learn_pieces(words, layout.first, last, unknown=layout.unk, size=size, min_frequency=min_frequency)
         return cls(pieces, layout=layout, **switches)
 
     @classmethod

@@ -18,6 +18,7 @@ from tokenizers.trainers import WordPieceTrainer
 
 from bertfam.data.vocabularies.counting import NO_TEXT, repeated, tally, warn_if_smaller
 from bertfam.errors import UserError
+from bertfam.plurals import plural
 
 MAX_WORD_CHARACTERS = 100  # a longer word becomes one [UNK]
 
@@ -63,6 +64,28 @@ def learn_pieces(
     tokenizer.train_from_iterator(repeated(words), trainer)
     ids = tokenizer.get_vocab()
     pieces = [*(piece for piece in sorted(ids, key=ids.__getitem__) if piece not in excess), *last]
+    warn_if_smaller(len(pieces), size, f" with min_frequency {min_frequency}")
+    return pieces
+
+
+def frequent_words(words: Counter[str], first: Sequence[str], last: Sequence[str], *, size: int, min_frequency: int) -> list[str]:
+    """Return the most frequent words between `first` and `last`, the commonest first and equally frequent ones by their letters.
+
+    Args:
+      words: the number of occurrences of each normalised word in the text; words longer than 100 characters are ignored.
+      first: pieces with the lowest ids, which never occur in text.
+      last: pieces with the highest ids, which never occur in text.
+      size: number of pieces, including `first` and `last`.
+      min_frequency: the number of times that a word must occur.
+
+    Raises:
+      UserError: no word occurs so often.
+    """
+    frequent = [word for word, count in words.items() if count >= min_frequency and len(word) <= MAX_WORD_CHARACTERS]
+    if not frequent:
+        raise UserError(f"{NO_TEXT}: no word occurs {plural(min_frequency, 'time')}" if words else NO_TEXT)
+    frequent.sort(key=lambda word: (-words[word], word))
+    pieces = [*first, *frequent[: size - len(first) - len(last)], *last]
     warn_if_smaller(len(pieces), size, f" with min_frequency {min_frequency}")
     return pieces
 

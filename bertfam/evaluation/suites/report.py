@@ -1,6 +1,7 @@
 """Report of a suite: mean, median and spread of the scores of each model, and tests between models."""
 
 import itertools
+import math
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
@@ -30,7 +31,7 @@ def make_report(runs: SuiteRuns) -> dict[str, Any]:
         "suite": runs.suite.name,
         "settings": dict(runs.suite.settings),
         "seeds": list(runs.seeds),
-        "versions": _versions(),
+        "versions": versions(),
         "models": {model.label: model.description for model in runs.models},
         "mean": {label: _mean_of_tasks(runs, label) for label in labels},
         "tasks": tasks,
@@ -43,7 +44,7 @@ def _task(runs: SuiteRuns, task: SuiteTask, labels: Sequence[str]) -> dict[str, 
     scores = {
         label: {
             metric: {"values": {str(seed): result.scores[metric] for seed, result in own.items()}}
-            | summary([result.scores[metric] for result in own.values()])
+            | _summary([result.scores[metric] for result in own.values()])
             for metric in next(iter(own.values())).scores
         }
         for label, own in found.items()
@@ -52,7 +53,7 @@ def _task(runs: SuiteRuns, task: SuiteTask, labels: Sequence[str]) -> dict[str, 
     compared = [label for label in labels if outcomes[label] and outcomes[label][0]][:_MOST_COMPARED]
     return {
         "description": task.description,
-        "notes": list(task.notes),
+        "notes": [*task.notes, *undefined_scores(runs, task)],
         "metrics": list(task.metrics),
         "settings": {label: dict(next(iter(own.values())).settings) for label, own in found.items() if own},
         "scores": scores,
@@ -61,6 +62,23 @@ def _task(runs: SuiteRuns, task: SuiteTask, labels: Sequence[str]) -> dict[str, 
             for one, other in itertools.combinations(compared, 2)
         ],
     }
+
+
+def undefined_scores(runs: SuiteRuns, task: SuiteTask) -> list[str]:
+    """Return a line for each run on a task with a score that is not defined."""
+    return [
+        f"{task.name} by {model.label}, seed {seed}: {', '.join(names)} undefined, as the correlation with predictions that are "
+        "all equal; train longer, or at another rate"
+        for model in runs.models
+        for seed, result in runs.of(task.name, model.label).items()
+        if (names := [name for name, score in result.scores.items() if not math.isfinite(score)])
+    ]
+
+
+def _summary(values: Sequence[float]) -> dict[str, float | None]:
+    """Return the summary of a score's values, NaN if one of them is."""
+    found = summary(values)
+    return found if all(map(math.isfinite, values)) else dict.fromkeys(found, math.nan)
 
 
 def _mean_of_tasks(runs: SuiteRuns, label: str) -> float | None:
@@ -75,7 +93,7 @@ def _mean_of_tasks(runs: SuiteRuns, label: str) -> float | None:
     return sum(means) / len(means)
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
     """Return the versions of what computed the scores."""
     found = {"bertfam": __version__, "python": platform.python_version()}
     for name in _LIBRARIES:
@@ -96,8 +114,8 @@ def _markdown(report: Mapping[str, Any]) -> Iterator[str]:
     yield f"# {report['suite']}"
     yield ""
     for label, words in report["models"].items():
-        yield f"- {_escaped(label)}: {_escaped(words)}"
-    yield from (f"- {_escaped(note)}" for task in report["tasks"].values() for note in task["notes"])
+        yield f"- {markdown_text(label)}: {markdown_text(words)}"
+    yield from (f"- {markdown_text(note)}" for task in report["tasks"].values() for note in task["notes"])
     sections = {
         "Scores": rows(report),
         "Over seeds": median_rows(report),
@@ -111,10 +129,16 @@ def _markdown(report: Mapping[str, Any]) -> Iterator[str]:
         yield from ("", f"## {title}", "")
         if title == "Tests":
             yield from (ABOUT_TESTS, "")
-        yield f"| {' | '.join(map(_escaped, table[0]))} |"
-        yield "|" + "---|" * len(table[0])
-        yield from (f"| {' | '.join(map(_escaped, row))} |" for row in table[1:])
+        yield from markdown_table(table)
 
 
-def _escaped(text: str) -> str:
+def markdown_table(table: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a table: its header, and its rows."""
+    yield f"| {' | '.join(map(markdown_text, table[0]))} |"
+    yield "|" + "---|" * len(table[0])
+    yield from (f"| {' | '.join(map(markdown_text, row))} |" for row in table[1:])
+
+
+def markdown_text(text: str) -> str:
+    """Escape what Markdown would read as a table or as HTML."""
     return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")

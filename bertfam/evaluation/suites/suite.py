@@ -9,6 +9,7 @@ from typing import Any
 
 from bertfam.errors import UserError
 from bertfam.evaluation.suites.results import Result, TaskFolder
+from bertfam.evaluation.suites.tables import number
 from bertfam.plurals import plural
 from bertfam.training.run_plan import duration
 
@@ -141,7 +142,7 @@ class SuiteRuns:
             self._add(task, model, seed, result)
             save()
             work, left, end = work + task.work, left - task.work, time.monotonic()
-            scores = "  ".join(f"{name} {value:.4f}" for name, value in result.scores.items())
+            scores = "  ".join(f"{name} {number(value)}" for name, value in result.scores.items())
             rest = f"; about {duration((end - started) / max(work, 1) * left)} left" if left else ""
             show(f"{scores}  ({duration(end - begin)}){rest}\n")
         return 0
@@ -166,9 +167,9 @@ class SuiteRuns:
     def _folder(self, task: SuiteTask, model: Model) -> TaskFolder:
         of_model = {"model": model.folder, "step": model.step, "is_random": model.is_random}
         source = {**of_model, "task": dict(task.source), "settings": dict(self.suite.settings)}
-        return TaskFolder(self.root / "runs" / _file_name(model.label) / _file_name(task.name), source)
+        return TaskFolder(self.root / "runs" / file_name(model.label) / file_name(task.name), source)
 
 
-def _file_name(name: str) -> str:
+def file_name(name: str) -> str:
     """Return a name of a folder for a label: its letters, digits, dots, dashes and underscores."""
     return "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in name).lstrip(".") or "_"

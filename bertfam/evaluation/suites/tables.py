@@ -22,15 +22,20 @@ def rows(report: Mapping[str, Any]) -> list[list[str]]:
             cells = [task["scores"].get(label, {}).get(metric) for label in labels]
             table.append([name, metric, *(_cell(cell) for cell in cells)])
     if len(report["tasks"]) > 1:
-        table.append(["mean", "", *("" if mean is None else f"{mean:.4f}" for mean in report["mean"].values())])
+        table.append(["mean", "", *("" if mean is None else number(mean) for mean in report["mean"].values())])
     return table
 
 
 def _cell(score: Mapping[str, Any] | None) -> str:
     if score is None:
         return ""
-    spread = f" ± {score['deviation']:.4f}" if len(score["values"]) > 1 else ""
-    return f"{score['mean']:.4f}{spread}"
+    spread = f" ± {score['deviation']:.4f}" if len(score["values"]) > 1 and math.isfinite(score["mean"]) else ""
+    return number(score["mean"]) + spread
+
+
+def number(score: float) -> str:
+    """Format a score, or the mean of several."""
+    return f"{score:.4f}" if math.isfinite(score) else "undefined"
 
 
 def median_rows(report: Mapping[str, Any]) -> list[list[str]]:
@@ -40,7 +45,7 @@ def median_rows(report: Mapping[str, Any]) -> list[list[str]]:
     for task, of_task in report["tasks"].items():
         for label, scores in of_task["scores"].items():
             for metric, score in scores.items():
-                values = ("" if score[name] is None else f"{score[name]:.4f}" for name in names)
+                values = ("" if score[name] is None else number(score[name]) for name in names)
                 table.append([task, metric, label, *values, ", ".join(score["values"])])
     return table
 

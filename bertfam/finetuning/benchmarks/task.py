@@ -109,7 +109,7 @@ class BenchmarkTask:
         if not isinstance(layout, LabelledFiles):
             return
         path = layout.files("train")[0]
-        options = {"header": layout.header, "ragged": layout.ragged}
+        options: dict[str, Any] = {"header": layout.header, "ragged": layout.ragged}
         for where, record in islice(read_records(path, layout.input_format, layout.encoding, **options), 1):
             names = [name for name in (layout.text, layout.text_pair, layout.label, *layout.choices) if name is not None]
             columns = [column for name in names for column in columns_of(record, name, where, "text") or [name]]

@@ -11,6 +11,7 @@ from bertfam.errors import UserError
 from bertfam.kernels.attention.block_sparse import BlockSparseProducts
 from bertfam.kernels.attention.blocks import Blocks
 from bertfam.kernels.attention.cudnn import Cudnn
+from bertfam.kernels.attention.fa4 import FlashAttention4
 from bertfam.kernels.attention.hopper import Hopper
 from bertfam.kernels.attention.interface import Backend, Request
 from bertfam.kernels.attention.reference import Reference
@@ -18,9 +19,11 @@ from bertfam.kernels.attention.splash import Splash
 from bertfam.kernels.attention.xla import Xla
 
 BACKENDS: dict[str, Backend] = {
-    backend.name: backend for backend in (Reference(), Xla(), Blocks(), BlockSparseProducts(), Splash(), Cudnn(), Hopper())
+    backend.name: backend
+    for backend in (Reference(), Xla(), Blocks(), BlockSparseProducts(), Splash(), Cudnn(), Hopper(), FlashAttention4())
 }
 
+_REPRODUCIBLE = 1.15  # how much slower a reproducible backend may be and still be preferred
 _NOTABLE = 1.1  # ratio of costs from which a plan says what a faster backend would save
 _CHOICES: ContextVar[list[tuple[Request, str]] | None] = ContextVar("choices", default=None)
 
@@ -44,8 +47,8 @@ def choices() -> Iterator[list[tuple[Request, str]]]:
 def choose(request: Request, name: str = "auto") -> tuple[Backend, str]:
     """Choose the backend for a request, and return it with the reason that the run's plan prints.
 
-    "auto" chooses the fastest backend that supports the request. Attention dropout does not count: a fast backend without
-    dropout runs with attention dropout 0, and the reason says so.
+    "auto" chooses the fastest backend that supports the request, or a reproducible one that is at most 15 % slower. Attention
+    dropout does not count: a fast backend without dropout runs with attention dropout 0, and the reason says so.
 
     Raises:
       UserError: when the named backend does not support the request, including its dropout.
@@ -68,15 +71,19 @@ def _named(request: Request, name: str) -> tuple[Backend, str]:
 
 def _fastest(request: Request) -> tuple[Backend, str]:
     backends = sorted(
-        (backend for backend in BACKENDS.values() if request.platform in backend.platforms), key=lambda one: one.cost(request)
+        (backend for backend in BACKENDS.values() if request.platform in backend.platforms),
+        key=lambda backend: backend.cost(request) * (1 if backend.reproducible else _REPRODUCIBLE),
     )
-    refused = {backend: clashes for backend in backends if (clashes := backend.clashes(request))}
-    chosen = next(backend for backend in backends if backend not in refused)  # the reference supports every request
+    refused = {}
+    for chosen in backends:  # the reference supports every request; those after the chosen one need not import their packages
+        if not (clashes := chosen.clashes(request)):
+            break
+        refused[chosen] = clashes
     reasons = [f"the fastest backend that supports {request.dtype} rows of {request.length} tokens on {request.platform}"]
-    for backend in backends[: backends.index(chosen)]:
+    for backend, clashes in refused.items():
         ratio = chosen.cost(request) / backend.cost(request)
         saving = f", which takes 1/{ratio:.1f} of its time on an H200" if ratio >= _NOTABLE and request.platform == "gpu" else ""
-        reasons.append(f"not {backend.name}{saving}, because {' and '.join(refused[backend])}")
+        reasons.append(f"not {backend.name}{saving}, because {' and '.join(clashes)}")
     if request.dropout_rate and not chosen.applies_dropout:
         reasons.append(
             f"attention dropout {request.dropout_rate} is not applied, because this backend does not support it "

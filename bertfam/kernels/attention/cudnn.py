@@ -6,16 +6,13 @@ import jax
 import jax.numpy as jnp
 from typing_extensions import override
 
-from bertfam.kernels.attention.interface import Backend, Inputs, Request
-from bertfam.kernels.attention.patterns import CAUSAL, FULL
+from bertfam.kernels.attention.interface import Backend, Inputs, Request, beyond_unpacked_rows, computed_keys
+from bertfam.kernels.attention.patterns import CAUSAL
 
 _MAX_HEAD_DIM = 128
 _MIN_COMPUTE_CAPABILITY = 8.0
 # On an H200, at length 128 cuDNN takes half the time of XLA. Shorter rows have not been measured.
 MIN_LENGTH = 128
-# How much slower a backend may be and still be preferred: cuDNN's gradients of queries differ from run to run, as measured in
-# rows of 512 tokens and more.
-_REPRODUCIBLE = 1.15
 
 
 class Cudnn(Backend):
@@ -23,20 +20,12 @@ class Cudnn(Backend):
 
     name = "cudnn"
     platforms = ("gpu",)
+    reproducible = False  # the gradients of queries, in rows of 512 tokens and more
 
     @override
     def refusals(self, request: Request) -> Iterator[str]:
-        if request.dtype not in ("bfloat16", "float16"):
-            yield f"the dtype is {request.dtype}, not bfloat16 or float16"
-        if request.packed:
-            yield "rows are packed"
-        if request.return_weights:
-            yield "attention weights are requested"
-        if request.split:
-            yield "the tokens of a row are sharded over devices"
         # A window to the right raises in jax.nn, and one to the left alone sees all later tokens.
-        if request.pattern not in (FULL, CAUSAL):
-            yield f"tokens attend to {request.pattern.describe()}"
+        yield from beyond_unpacked_rows(request)
         if request.head_dim > _MAX_HEAD_DIM or request.head_dim % 8:
             yield f"heads are {request.head_dim} wide, not a multiple of 8 up to {_MAX_HEAD_DIM}"
         if request.compute_capability is not None and request.compute_capability < _MIN_COMPUTE_CAPABILITY:
@@ -45,9 +34,7 @@ class Cudnn(Backend):
     @override
     def cost(self, request: Request) -> float:
         # Measured: 0.45 ms for rows of 128, 0.69 for 512, 1.08 for 1,024, 3.56 for 4,096, 13.7 for 16,384; causal 2.08 for 4,096.
-        causal = request.pattern == CAUSAL and request.key_length is None
-        keys = request.pattern.pairs(request.length) / request.length if causal else request.keys
-        return (0.4 + 0.00081 * keys) * _REPRODUCIBLE if request.length >= MIN_LENGTH else float("inf")
+        return 0.4 + 0.00081 * computed_keys(request) if request.length >= MIN_LENGTH else float("inf")
 
     @override
     def run(self, inputs: Inputs, request: Request) -> tuple[jax.Array, None]:

@@ -7,6 +7,7 @@ order, without atomic operations, so results are bitwise reproducible.
 """
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
+from jax.experimental.mosaic import gpu as mosaic
 from jax.experimental.pallas import mosaic_gpu
 
 from bertfam.kernels.attention.tiles import ROWS, Visits
@@ -24,9 +26,35 @@ plgpu: Any = mosaic_gpu  # types are checked with a jax that is older than the k
 
 # Measured on an H200, forward and each gradient: blocks of 128 columns or three stages are slower, in long rows too.
 _STAGES = 2  # steps whose columns are in shared memory at a time
+_DUMP_NAME = "mosaic_gpu.dump_basename"  # attribute of a kernel's module
 LOG2_E = math.log2(math.e)
 # Masked scores, and the least maximum of a row: exp2(_MASKED - _LEAST) is 0, so a row without columns has weights of 0.
 _MASKED, _LEAST = -1e30, -1e29
+
+
+def _name_by_kernel() -> None:
+    """Have JAX name the dumps of a kernel after the kernel alone.
+
+    The name is a part of the program, and so of its key in the cache of compiled programs. JAX appends the number of kernels that
+    the process has lowered before (jaxlib 0.11.2, mosaic/gpu/dump.cc), so that a process that lowers others first, such as a
+    resumed run, would find no program again.
+    """
+    if any(name.startswith("MOSAIC_GPU_DUMP") for name in os.environ):  # dumps of one name would replace each other
+        return
+    dialect: Any = mosaic.dialect
+    get_options = dialect.get_or_set_dump_options
+
+    def named_options(module: Any) -> Any:
+        attributes = module.operation.attributes
+        if _DUMP_NAME not in attributes:
+            attributes[_DUMP_NAME] = attributes["sym_name"]
+        return get_options(module)
+
+    dialect.get_or_set_dump_options = named_options
+
+
+if hasattr(mosaic.dialect, "get_or_set_dump_options"):
+    _name_by_kernel()
 
 
 @dataclass(frozen=True)

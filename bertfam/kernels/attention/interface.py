@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bertfam.kernels.attention.patterns import FULL, Pattern
+from bertfam.kernels.attention.patterns import CAUSAL, FULL, Pattern
 from bertfam.kernels.target import target
 
 COST_SIZE = 12 * 64 * 32_768  # width of all heads times tokens, for which backends state their costs
@@ -110,11 +110,13 @@ class Backend(ABC):
       name: name in configs.
       platforms: platforms that it runs on.
       applies_dropout: True if it applies dropout to the attention weights.
+      reproducible: False if gradients may differ in their last bits from run to run.
     """
 
     name: ClassVar[str]
     platforms: ClassVar[tuple[str, ...]] = ("cpu", "gpu", "tpu")
     applies_dropout: ClassVar[bool] = False
+    reproducible: ClassVar[bool] = True
 
     @abstractmethod
     def refusals(self, request: Request) -> Iterator[str]:
@@ -156,6 +158,26 @@ def beyond_self_attention(request: Request) -> Iterator[str]:
         yield "scores have a bias"
     if request.key_length is not None:
         yield "keys come from another sequence or a cache"
+
+
+def beyond_unpacked_rows(request: Request) -> Iterator[str]:
+    """Yield reasons against a request for more than the output over all or all previous tokens of unpacked, whole rows."""
+    if request.dtype not in ("bfloat16", "float16"):
+        yield f"the dtype is {request.dtype}, not bfloat16 or float16"
+    if request.packed:
+        yield "rows are packed"
+    if request.return_weights:
+        yield "attention weights are requested"
+    if request.split:
+        yield "the tokens of a row are sharded over devices"
+    if request.pattern not in (FULL, CAUSAL):
+        yield f"tokens attend to {request.pattern.describe()}"
+
+
+def computed_keys(request: Request) -> float:
+    """Return the keys that kernels for all or all previous tokens compute for a query, on average."""
+    causal = request.pattern == CAUSAL and request.key_length is None
+    return request.pattern.pairs(request.length) / request.length if causal else request.keys
 
 
 def attention_mask(inputs: Inputs, request: Request) -> jax.Array:

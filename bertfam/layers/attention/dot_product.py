@@ -14,6 +14,7 @@ from bertfam.kernels.attention.patterns import FULL, Pattern
 from bertfam.layers.attention.key_value_cache import put
 from bertfam.layers.dense import Dense, project, project_jointly, unstack
 from bertfam.layers.execution import Execution
+from bertfam.layers.gates import gated
 from bertfam.layers.initializers import Initializer, truncated_normal
 from bertfam.layers.positions.rotary import angles_at, rotate
 
@@ -59,12 +60,14 @@ class Attended(NamedTuple):
       output: dtype[batch, length, embed].
       probabilities: attention weights float32[batch, heads, length, keys] before dropout, if requested.
       keys, values: [batch, keys, key_heads, head_dim], for a cache.
+      queries: [batch, length, heads, head_dim], whose products with the keys are the scores before scale and bias.
     """
 
     output: jax.Array
     probabilities: jax.Array | None
     keys: jax.Array
     values: jax.Array
+    queries: jax.Array
 
 
 class Attention(nn.Module):
@@ -107,7 +110,7 @@ class Attention(nn.Module):
 
         `angles` turn queries and keys (see `bertfam.layers.positions.rotary`).
         """
-        parameters = [self._projection(name, num_heads).parameters(inputs.shape[-1:]) for name in names]
+        parameters = [self._projection(name, num_heads).parameters(inputs) for name in names]
         kernels, biases, adapters = zip(*parameters, strict=True)
         inputs = inputs.astype(self.execution.compute_dtype)
         heads = self._axis if num_heads == self.num_heads else None
@@ -172,10 +175,10 @@ class Attention(nn.Module):
         return backend.run(inputs, request)
 
     def _output(self, mixed: jax.Array, embed: int) -> jax.Array:
-        """Project mixed values [batch, length, heads, head_dim] to [batch, length, embed]."""
+        """Project mixed values [batch, length, heads, head_dim] to [batch, length, embed]; `gated` multiplies the heads."""
         axes = (self._axis, "head_dim", "embed")
         dtype, output_init = self.execution.compute_dtype, self.output_init or self.kernel_init
-        return Dense((embed,), axes, dtype, self.use_bias, output_init, name="output")(mixed)
+        return Dense((embed,), axes, dtype, self.use_bias, output_init, name="output")(gated(self, mixed, -2))
 
 
 class SelfAttention(Attention):
@@ -227,7 +230,7 @@ class SelfAttention(Attention):
             assert row.offset is not None, "a cache without the slot to write to"
             key, value = (put(old, new, row.offset) for old, new in zip(cached, (key, value), strict=True))
         mixed, probabilities = self._mixed(query, key, value, row, packed, train, return_weights, self.pattern)
-        return Attended(self._output(mixed, inputs.shape[-1]), probabilities, key, value)
+        return Attended(self._output(mixed, inputs.shape[-1]), probabilities, key, value, query)
 
 
 class CrossAttention(Attention):
@@ -264,7 +267,7 @@ class CrossAttention(Attention):
             key, value = cached
         seen = Row(row.segment_ids, key_segment_ids=encoded.segment_ids)
         mixed, probabilities = self._mixed(query, key, value, seen, packed, train, return_weights)
-        return Attended(self._output(mixed, inputs.shape[-1]), probabilities, key, value)
+        return Attended(self._output(mixed, inputs.shape[-1]), probabilities, key, value, query)
 
 
 def _turned(arrays: Sequence[jax.Array], names: Sequence[str], angles: jax.Array | None) -> list[jax.Array]:

@@ -63,7 +63,7 @@ class GlobalAttention(Attention):
                 by_query = jnp.swapaxes(weights, 1, 2)
                 own_weights = jnp.where(found[:, :, None, None], jnp.swapaxes(own_weights, 1, 2), by_query[rows, places])
                 weights = jnp.swapaxes(by_query.at[rows, places].set(own_weights), 1, 2)
-        return Attended(self._output(mixed, inputs.shape[-1]), weights, key, value)
+        return Attended(self._output(mixed, inputs.shape[-1]), weights, key, value, query)
 
     def _global(
         self, inputs: jax.Array, segment_ids: jax.Array, places: jax.Array, train: bool, return_weights: bool

@@ -93,7 +93,7 @@ class RelativeAttention(Attention):
         mixed, probabilities = self._mixed(query, key, value, whole, False, train, return_weights)
         # Of keys that are all masked, softmax makes a mean, in which a token to predict would see itself.
         mixed = jnp.where(jnp.any(row.visible, axis=-1)[..., None, None], mixed, 0)
-        return Attended(self._output(mixed, inputs.shape[-1]), probabilities, key, value)
+        return Attended(self._output(mixed, inputs.shape[-1]), probabilities, key, value, query)
 
     def _projected(self, name: str, inputs: jax.Array, length_axis: str | None = None) -> jax.Array:
         """Project inputs [batch, places, embed] to dtype[batch, places, heads, head_dim]."""

@@ -13,13 +13,13 @@ from flax import linen as nn
 from flax import traverse_util
 
 from bertfam.errors import UserError
-from bertfam.layers.dense import ADAPTER_IN, ADAPTER_OUT
+from bertfam.kernels.quantized_product import KERNEL
+from bertfam.layers.dense import ADAPTER_IN, ADAPTER_OUT, contracted_axes
 from bertfam.layers.initializers import named_key
 from bertfam.layers.stack import AXIS, FIRST
 from bertfam.objectives.objective import Tree
 
 ADAPTERS = "adapters"
-_KERNEL = "kernel"
 _Path = tuple[str, ...]
 
 
@@ -54,15 +54,14 @@ class Lora:
         """Initialize the adapters of boxed parameters; return them boxed, by the paths of their kernels."""
         adapters: dict[_Path, nn.LogicallyPartitioned] = {}
         for path, kernel in traverse_util.flatten_dict(params).items():
-            if path[-1] == _KERNEL and {AXIS, FIRST} & set(path):
+            if path[-1] == KERNEL and {AXIS, FIRST} & set(path):
                 adapters |= self._factors(named_key(key, "/".join(path)), path[:-1], kernel)
         return traverse_util.unflatten_dict(adapters)
 
     def _factors(self, key: jax.Array, path: _Path, kernel: nn.LogicallyPartitioned) -> dict[_Path, nn.LogicallyPartitioned]:
         """Initialize the factors float32[layers, *inputs, rank] and [layers, rank, *outputs] of a kernel's adapter."""
         (layers, *shape), (axis, *axes) = kernel.unbox(apply_constraint=False).shape, kernel.names
-        # [embed, *outputs], or [*inputs, embed]
-        inputs = 1 if axes[0] == "embed" else len(shape) - 1
+        inputs = contracted_axes(axes)
         deviation = math.prod(shape[:inputs]) ** -0.5
         first = deviation * jax.random.normal(key, (layers, *shape[:inputs], self.rank))
         second = jnp.zeros((layers, self.rank, *shape[inputs:]))
@@ -82,10 +81,10 @@ class Lora:
         """Return the parameters, JAX's or NumPy's arrays, with kernels W + alpha / rank A B in the place of the adapters."""
         flat, adapters = (traverse_util.flatten_dict(tree) for tree in (without_adapters(params), params[ADAPTERS]))
         for path in {path[:-1] for path in adapters}:
-            kernel, first, second = flat[*path, _KERNEL], adapters[*path, ADAPTER_IN], adapters[*path, ADAPTER_OUT]
+            kernel, first, second = flat[*path, KERNEL], adapters[*path, ADAPTER_IN], adapters[*path, ADAPTER_OUT]
             # [layers, inputs, rank] @ [layers, rank, outputs]
             product = first.reshape(len(first), -1, self.rank) @ second.reshape(len(second), self.rank, -1)
-            flat[*path, _KERNEL] = kernel + self.scale * product.reshape(kernel.shape)
+            flat[*path, KERNEL] = kernel + self.scale * product.reshape(kernel.shape)
         return traverse_util.unflatten_dict(flat)
 
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from typing_extensions import override
 
+from bertfam.compression.quantization import Quantization
 from bertfam.errors import UserError
 from bertfam.features import FeatureSpec, RowShape
 from bertfam.kernels.chunked_cross_entropy import NO_TOKEN_LOGIT, VocabularyLoss, chunked_cross_entropy
@@ -18,6 +19,7 @@ from bertfam.layers.lookup import gather_positions
 from bertfam.models.language_model import head_weights
 from bertfam.models.network import NetworkConfig
 from bertfam.objectives.fine_tuning.bodies import BODIES, Body, last_positions
+from bertfam.objectives.fine_tuning.gates import GATES, HeadGates
 from bertfam.objectives.fine_tuning.heads import Head
 from bertfam.objectives.fine_tuning.lora import ADAPTERS, Lora
 from bertfam.objectives.fine_tuning.probe import PROBE, LinearProbe
@@ -38,7 +40,7 @@ class FineTuning(Objective):
 
     `init` makes params {"encoder", "classifier"}, and "pooler" where the family's classifier has one; for words
     {"encoder", "token_classifier"}. A causal LM has {"embeddings", "decoder"} in the place of the encoder, and an encoder-decoder
-    {"embeddings", "encoder", "decoder"}. `lora` adds "adapters".
+    {"embeddings", "encoder", "decoder"}. `lora` adds "adapters", and `gates` adds "gates".
 
     Attributes:
       model: the network; the config of its family constructs its heads by the methods `classifier`, of texts, `token_classifier`
@@ -50,6 +52,9 @@ class FineTuning(Objective):
       probe: linear layer in the place of the family's head; None: the family's head.
       lm: coefficient of a causal LM's loss on the texts; 0: it is not computed.
       lora: low-rank adapters, which are trained in the place of the network; None: there are none.
+      quantization: rounding of the network's kernels and of their inputs in every product, so that the network is trained for
+        `bertfam quantize` (Jacob et al. 2018, section 3); None: there is none.
+      gates: gates of the attention heads, trained with a loss that closes them, as the term "gates"; None: there are none.
     """
 
     model: NetworkConfig
@@ -59,6 +64,8 @@ class FineTuning(Objective):
     probe: LinearProbe | None = None
     lm: float = 0.0
     lora: Lora | None = None
+    quantization: Quantization | None = None
+    gates: HeadGates | None = None
 
     terms: ClassVar[tuple[str, ...]] = ("label",)
 
@@ -80,10 +87,26 @@ class FineTuning(Objective):
         if self.freeze is not None:
             self._body.frozen(None if self.freeze == "encoder" else self.freeze)
         check_coefficients(**self.coefficients)
+        if self.quantization is not None:
+            self._check_quantization(self.quantization)
+        if self.gates is not None and self.lora is not None:
+            raise UserError("FineTuning.gates remove heads, and FineTuning.lora leaves their kernels: set one of them to None")
         if self.lm and (self.model.kind != "decoder" or not getattr(self.model, "tie_embeddings", True)):
             raise UserError(
                 f"FineTuning.lm (--lm_weight) is {self.lm:g}, and this {type(self.model).__name__} is no causal LM whose head is "
                 "its word table: set it to 0"
+            )
+
+    def _check_quantization(self, quantization: Quantization) -> None:
+        if self.lora is not None:
+            raise UserError(
+                "FineTuning.quantization rounds kernels, and those of FineTuning.lora change only when they are merged: set one "
+                "of them to None"
+            )
+        if (quantization.activations, quantization.bits) != ("dynamic", 8):
+            raise UserError(
+                "FineTuning.quantization trains for int8 kernels and dynamic ranges of their inputs: leave activations "
+                "and bits of Quantization out, and choose others by `bertfam quantize` afterwards"
             )
 
     @property
@@ -93,7 +116,8 @@ class FineTuning(Objective):
     @property
     @override
     def coefficients(self) -> Mapping[str, float]:
-        return {"label": 1.0} | ({"lm": self.lm} if self.lm else {})
+        gates = {"gates": self.gates.penalty} if self.gates else {}
+        return {"label": 1.0} | ({"lm": self.lm} if self.lm else {}) | gates
 
     @property
     def part(self) -> str:
@@ -114,7 +138,8 @@ class FineTuning(Objective):
 
     @override
     def split(self, params: Tree) -> dict[str, Tree]:
-        return {self.model.kind: params if self.lora is None else self.lora.merged(params)}
+        params = params if self.lora is None else self.lora.merged(params)
+        return {self.model.kind: params if self.gates is None else self.gates.merged(params)}
 
     @override
     def joined(self, networks: Mapping[str, Tree]) -> Tree:
@@ -143,6 +168,7 @@ class FineTuning(Objective):
         classifier = self._classifier
         params = self._body.init(self.model, key, shape.length)
         adapters = self.lora.init(named_key(key, ADAPTERS), params) if self.lora else None
+        gates = self.gates.init(params) if self.gates else None
         hidden = jnp.zeros((1, self._body.width(self.model)), jnp.float32)
         if classifier.pooler is not None:
             params[_POOLER] = classifier.pooler.init(named_key(key, _POOLER), hidden)["params"]
@@ -153,6 +179,8 @@ class FineTuning(Objective):
         params[part] = classifier.output.init(named_key(key, part), hidden, train=False)["params"]
         if adapters is not None:
             params[ADAPTERS] = adapters
+        if gates is not None:
+            params[GATES] = gates
         return params, {}, {}
 
     @override
@@ -160,7 +188,8 @@ class FineTuning(Objective):
         found = {"label": jnp.sum(self.head.weights(batch["labels"], batch["label_weights"]))}
         if self.lm:
             found["lm"] = jnp.sum(_next_token_weights(self._texts(batch)["encoder_segment_ids"]))
-        return found
+        # Each part of a batch has its share of the number of open heads.
+        return found | ({"gates": found["label"]} if self.gates else {})
 
     @override
     def loss(self, params: Tree, carry: Tree, aux: Tree, batch: Batch, *, key: jax.Array | None, train: bool) -> LossOut:
@@ -168,7 +197,11 @@ class FineTuning(Objective):
         if outputs.ndim == 3:  # padding has no share of a softmax over positions
             outputs = jnp.where(batch["encoder_segment_ids"][..., None] > 0, outputs, NO_TOKEN_LOGIT)
         loss, metrics = self.head.loss(outputs, batch["labels"], batch["label_weights"])
-        terms, metrics = {"label": loss}, {"label_loss": Sum(loss, self.denominators(batch)["label"])} | metrics
+        labels = self.denominators(batch)["label"]
+        terms, metrics = {"label": loss}, {"label_loss": Sum(loss, labels)} | metrics
+        if self.gates:
+            terms["gates"] = labels * self.gates.open_heads(params)
+            metrics |= {"open_heads": jax.lax.stop_gradient(Sum(terms["gates"], labels))}
         if self.lm:
             terms["lm"], own = self._lm_loss(params, hidden, self._texts(batch))
             metrics |= own
@@ -201,6 +234,9 @@ class FineTuning(Objective):
         """Return the outputs of the head, and the hidden states [texts, length, embed] of the network's last layer."""
         classifier, choices, batch = self._classifier, self.head.choices, self._texts(batch)
         params = params if self.lora is None else self.lora.placed(params)
+        params = params if self.quantization is None else self.quantization.in_training(params)
+        if self.gates is not None:
+            params = self.gates.placed(params, named_key(key, GATES) if train and key is not None else None)
         keys = (None, None) if key is None else jax.random.split(key)
         body = self._body
         reads_states = classifier.layer is not None or classifier.mix is not None

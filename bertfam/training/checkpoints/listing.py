@@ -75,8 +75,8 @@ def rows(model_dir: str | Path, *, verify: bool = False) -> list[Row]:
     return sorted(result, key=lambda row: row.step)
 
 
-def table(rows: list[Row]) -> str:
-    """Format the rows under a header line."""
+def cells(rows: list[Row]) -> list[tuple[str, str, str, str, str, str]]:
+    """Format the rows as texts, with a header first."""
     text_rows = [("step", "written", "size", "parts", "held out", "state")]
     for row in rows:
         metrics = "  ".join(f"{name} {value:.4g}" for name, value in row.metrics.get("eval", {}).items() if value is not None)
@@ -90,7 +90,12 @@ def table(rows: list[Row]) -> str:
                 row.state + (f": {row.fault}" if row.fault else ""),
             )
         )
-    cells = [tuple(map(printable, line)) for line in text_rows]  # names of files and parts are a stranger's
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    padded = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in cells]
+    return text_rows
+
+
+def table(rows: list[Row]) -> str:
+    """Format the rows under a header line."""
+    texts = [tuple(map(printable, line)) for line in cells(rows)]  # names of files and parts are a stranger's
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    padded = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in texts]
     return "\n".join("  ".join(line).rstrip() for line in padded)

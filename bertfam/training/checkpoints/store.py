@@ -35,7 +35,7 @@ from bertfam.training.checkpoints import broadcast, manifest, selection
 from bertfam.training.checkpoints.cleanup import clear_unfinished, delete_unkept
 from bertfam.training.checkpoints.group_writes import FailedElsewhere, finish_on_all, run_within
 from bertfam.training.checkpoints.retention import Keep
-from bertfam.training.checkpoints.shapes import check_array_metadata, check_shapes, damage_reported, read_tree
+from bertfam.training.checkpoints.shapes import check_array_metadata, check_shapes, damage_reported, read_parts
 from bertfam.training.state import TrainState
 
 _SAVE_SECONDS = 1800.0
@@ -107,6 +107,7 @@ class Checkpoints:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="saving")
         self._saving: tuple[int, Future[None]] | None = None
         self._saved: int | None = None
+        self._again = False  # True until a save is complete after one that has failed, whose threads may still write
         self._unfinished = False  # True if a save has failed, here or elsewhere, and Orbax may still wait for another process
 
     def save(self, state: TrainState) -> None:
@@ -143,6 +144,7 @@ class Checkpoints:
         if not self._processes.alone:
             raise error
         warn([f"{str(error).partition(';')[0]}; trying again"])
+        self._again = True
         self._orbax, self._unfinished = _open_orbax(self.directory, alone=True), False  # a thread of the old one may still wait
 
     def save_params(self, step: int, params: Any) -> None:
@@ -200,6 +202,7 @@ class Checkpoints:
         (step, saving), self._saving = self._saving, None
         try:
             saving.result()
+            self._again = False
         except ProcessExited:
             self._unfinished = True
             raise
@@ -218,7 +221,7 @@ class Checkpoints:
                 clear_unfinished(self.directory)  # the remains may fill the disk
         elsewhere = isinstance(error, FailedElsewhere)
         refused = error.refusal if isinstance(error, FailedElsewhere) else refusal(error)
-        if _is_in_the_way(error):
+        if _is_in_the_way(error, self._again):
             refused = Refusal("remains of an earlier attempt", passes=True)
         if refused is None and not elsewhere:
             raise error
@@ -282,7 +285,7 @@ class Checkpoints:
 
     def parts(self, step: int) -> frozenset[str]:
         """Return the networks and heads in a step's parameters; an imported model may lack heads of the objective."""
-        return frozenset(read_tree(to_path(self._folder(step)), "params"))
+        return read_parts(to_path(self._folder(step)), "params")
 
     def close(self) -> None:
         """Wait until everything is written; raise the same errors as `save`."""
@@ -319,8 +322,14 @@ def on_devices(shapes: Any, shardings: Any) -> Any:
     return jax.tree.map(lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes, shardings)
 
 
-def _is_in_the_way(error: Exception) -> bool:
-    """Return whether a save failed because a thread of an earlier attempt wrote on after its remains were deleted."""
+def _is_in_the_way(error: Exception, again: bool) -> bool:
+    """Return whether a save failed because a thread of an earlier attempt wrote on after its remains were deleted.
+
+    Args:
+      error: the error of the save.
+      again: True if there was an earlier attempt in this process, after which files may also be missing.
+    """
     if isinstance(error, OSError):
-        return error.errno in (errno.EEXIST, errno.ENOTEMPTY)
-    return isinstance(error, ValueError) and "already exists" in str(error)  # of Orbax
+        return error.errno in (errno.EEXIST, errno.ENOTEMPTY) or (again and error.errno == errno.ENOENT)
+    text = str(error)  # of Orbax, and of TensorStore
+    return isinstance(error, ValueError) and ("already exists" in text or (again and text.startswith("NOT_FOUND")))

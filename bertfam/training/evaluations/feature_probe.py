@@ -9,7 +9,8 @@ from typing import NamedTuple
 from typing_extensions import override
 
 from bertfam.data.corpora.file_corpus import is_held_out
-from bertfam.data.corpora.labelled.labelled_files import LabelledFiles, name_of
+from bertfam.data.corpora.labelled.labelled_corpus import name_of
+from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
 from bertfam.errors import UserError
 from bertfam.plurals import plural
 from bertfam.training.evaluations.base import Evaluation, Features

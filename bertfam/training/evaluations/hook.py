@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, ClassVar
 
 from typing_extensions import override
@@ -10,7 +9,7 @@ from typing_extensions import override
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
 from bertfam.training.evaluations.base import Evaluation
-from bertfam.training.evaluations.features import TextFeatures
+from bertfam.training.evaluations.features import ModelFeatures, TextFeatures
 from bertfam.training.hooks.base import Hook
 from bertfam.training.state import TrainState
 from bertfam.training.trainer import Trainer
@@ -23,7 +22,7 @@ class DownstreamHook(Hook):
     """Hook that measures the model by `Run.evaluations`, and prints their metrics.
 
     Attributes:
-      evaluations: The evaluations, each with what it has read.
+      evaluations: The evaluations, each with what it has prepared.
       features: Computes features of texts from parameters.
       last: Last step of the run, after which all evaluations are made.
       done: Steps whose metrics are written.
@@ -49,7 +48,7 @@ class DownstreamHook(Hook):
         found = dict[str, float]()
         for evaluation, content in self.evaluations:
             if self._is_due(evaluation, step):
-                values = evaluation.measure(content, partial(self.features, state.params))
+                values = evaluation.measure(content, ModelFeatures(self.features, state.params))
                 found |= {f"{evaluation.name}/{name}": float(value) for name, value in values.items()}
         self.done.add(step)
         print(f"step {step:,} {DOWNSTREAM}  " + "  ".join(f"{name} {value:.4g}" for name, value in found.items()), flush=True)
@@ -71,5 +70,7 @@ def open_evaluations(trainer: Trainer, vocabulary: Vocabulary) -> list[Downstrea
         raise UserError(f"Run.evaluations has two named {twice!r}; give each a name of its own")
     if not evaluations:
         return []
-    contents = tuple((evaluation, evaluation.read()) for evaluation in evaluations)
-    return [DownstreamHook(contents, TextFeatures(trainer, vocabulary), trainer.run.total_steps)]
+    contents = [evaluation.read() for evaluation in evaluations]
+    features = TextFeatures(trainer, vocabulary)
+    prepared = tuple((one, one.prepare(content, features)) for one, content in zip(evaluations, contents, strict=True))
+    return [DownstreamHook(prepared, features, trainer.run.total_steps)]

@@ -7,11 +7,11 @@ from typing import ClassVar
 import numpy as np
 from typing_extensions import override
 
-from bertfam.data.preview.visible import visible
 from bertfam.data.text_data import HeldOut
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.multihost.preemption import Stop
 from bertfam.objectives.objective import Predictions
+from bertfam.pages.visible import visible
 from bertfam.training.checkpoints import Checkpoints
 from bertfam.training.hooks.base import Hook, PeriodicHook
 from bertfam.training.logs.metrics import Writer

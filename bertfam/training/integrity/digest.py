@@ -18,8 +18,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bertfam.objectives.frozen import at_trained
-from bertfam.objectives.objective import Batch, Objective
+from bertfam.objectives.objective import Batch
 from bertfam.plurals import listed
+from bertfam.training.stages.phases import Phase
 from bertfam.training.state import TrainState
 from bertfam.training.step import make_gradient
 
@@ -106,24 +107,24 @@ def disagreement(devices: Mapping[str, list[str]]) -> str:
 class Digester:
     """Separate program for digests, so that the training step is the same program whether digests are recorded or not."""
 
-    def __init__(self, objective: Objective, shardings: Any, trained: Any, *, seed: int, microbatches: int) -> None:
+    def __init__(self, phase: Phase, shardings: Any, trained: Any, *, seed: np.ndarray, microbatches: int) -> None:
         """Build the program.
 
         Args:
-          objective: objective of the run.
-          shardings: shardings of its parameters.
+          phase: what is trained.
+          shardings: shardings of the parameters of the run.
           trained: shapes of the trained parameters.
-          seed: seed of the run.
+          seed: `seed_words` of the run.
           microbatches: number of microbatches of the run.
         """
-        gradient_of = make_gradient(objective, seed=seed, microbatches=microbatches)
-        self._trained = trained
+        gradient_of = make_gradient(phase, microbatches=microbatches)
+        self._seed, self._trained = seed, trained
         self._shardings = {"gradient": at_trained(shardings, trained), "parameter": shardings}
         self._mesh: Mesh = jax.tree.leaves(shardings)[0].mesh
         self._compiled: dict[Any, tuple[Callable[..., Any], int]] = {}
 
-        def digest(state: TrainState, batch: Batch) -> tuple[jax.Array, jax.Array]:
-            gradient, _, metrics = gradient_of(state, batch)
+        def digest(state: TrainState, batch: Batch, seed: Any) -> tuple[jax.Array, jax.Array]:
+            gradient, _, metrics = gradient_of(state, batch, seed)
             leaves = jax.tree.leaves({"gradient": gradient, "parameter": state.params})
             return metrics["loss"].total, local_digests(leaves, jax.tree.leaves(self._shardings))
 
@@ -133,10 +134,10 @@ class Digester:
         """Compute the digest of the update of `state` by `batch`."""
         shapes = tuple(value.shape for value in batch.values())
         if shapes not in self._compiled:
-            lowered = self._digest.lower(state, batch)
-            self._compiled[shapes] = lowered.compile(), _program_number(lowered.as_text(), self._mesh)
+            lowered = self._digest.lower(state, batch, self._seed)
+            self._compiled[shapes] = lowered.compile(), _program_number(lowered.as_text(), self._seed, self._mesh)
         compute, program = self._compiled[shapes]
-        loss, values = jax.device_get(compute(state, batch))
+        loss, values = jax.device_get(compute(state, batch, self._seed))
         return Digest(float(loss), program, self._copies(state.params, values))
 
     def _copies(self, params: Any, values: np.ndarray) -> Copies:
@@ -152,9 +153,9 @@ class Digester:
         return copies
 
 
-def _program_number(text: str, mesh: Mesh) -> int:
+def _program_number(text: str, seed: np.ndarray, mesh: Mesh) -> int:
     """Hash everything known to determine a program's result to 48 bits, which JSON keeps exactly."""
     device = mesh.devices.flat[0]
     flags = [os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")]
-    parts = (text, device.device_kind, device.client.platform_version, jax.lib.__version__, *flags)
+    parts = (text, str(seed.tolist()), device.device_kind, device.client.platform_version, jax.lib.__version__, *flags)
     return int.from_bytes(hashlib.sha256("\0".join(parts).encode()).digest()[:6])

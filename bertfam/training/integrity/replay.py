@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from bertfam.data.rows.batches import BatchSource
+from bertfam.kernels.attention.choice import choices
 from bertfam.training.integrity.digest import Digest
 from bertfam.training.run import Run
 from bertfam.training.stages import locate
@@ -29,6 +30,7 @@ class Replayed:
       digests: digests of the first update, which shows the restored values, of the last one, and of those that the run recorded.
       again: digest of the last update, computed a second time.
       alone: digest of the last update where each group of devices computes the same rows; None if it was not computed.
+      attention: names of the attention backends of the updates.
     """
 
     devices: list[str]
@@ -37,6 +39,7 @@ class Replayed:
     digests: dict[int, Digest] = field(default_factory=dict)
     again: Digest | None = None
     alone: Digest | None = None
+    attention: set[str] = field(default_factory=set)
 
 
 def rotated(mesh: jax.sharding.Mesh, places: int) -> jax.sharding.Mesh:
@@ -80,15 +83,17 @@ def replay(
         stage, _ = locate(trainer.run.stages, step)
         length = source.row_length(step)
         if (stage, length) not in compiled:
-            compiled[stage, length], _ = trainer.compile_step(stage, length)
+            with choices() as chosen:
+                compiled[stage, length], _ = trainer.compile_step(stage, length)
+            result.attention.update(reason.partition(":")[0] for _, reason in chosen)
         batch = trainer.program(stage, length).batch(source, step)
         last = step + 1 == update
         if step == start or last or step + 1 in recorded:
-            result.digests[step + 1] = trainer.digest(state, batch)
+            result.digests[step + 1] = trainer.digest(state, batch, stage)
         if last:
-            result.again = trainer.digest(state, batch)
-            result.alone = alone.digest(state, alone.program(stage, length).batch(source, step)) if alone else None
-        state, metrics = compiled[stage, length](state, batch)
+            result.again = trainer.digest(state, batch, stage)
+            result.alone = alone.digest(state, alone.program(stage, length).batch(source, step), stage) if alone else None
+        state, metrics = compiled[stage, length](state, batch, step)
         result.metrics[step + 1] = jax.device_get(metrics)
         on_step(step + 1)
     return result

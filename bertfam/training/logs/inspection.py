@@ -9,18 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bertfam.objectives.objective import Batch, Objective
+from bertfam.objectives.objective import Batch
+from bertfam.sharding.pieces import interleaved
 from bertfam.training.optimizers.tensors import AXIS, Tensor, Tree
+from bertfam.training.stages.phases import Phase
 from bertfam.training.state import TrainState
-from bertfam.training.step import interleaved, make_gradient
+from bertfam.training.step import make_gradient
 
-Inspection = Callable[[TrainState, Batch], dict[str, jax.Array]]
+Inspection = Callable[[TrainState, Batch, Any], dict[str, jax.Array]]
 
 
-def make_inspection(
-    objective: Objective, optimizer: optax.GradientTransformation, tensors: Tree, *, seed: int, microbatches: int
-) -> Inspection:
-    """Build `inspect(state, batch) -> {name: float32[] or float32[layers]}`, a pure function.
+def make_inspection(phase: Phase, optimizer: optax.GradientTransformation, tensors: Tree, *, microbatches: int) -> Inspection:
+    """Build `inspect(state, batch, seed) -> {name: float32[] or float32[layers]}`, a pure function; see `make_train_step`.
 
     It computes the step's gradient once more, so that the step itself is the same program whether it is inspected or not. The
     names are gradient_norm/PLACE, parameter_norm/PLACE and update_norm/PLACE, where a place is a stack or a module outside of
@@ -28,24 +28,24 @@ def make_inspection(
     dropout: float32[layers + 1], the embeddings first.
 
     Args:
-      objective: objective of the run.
+      phase: what is trained; the updates of idle parameters are 0.
       optimizer: optimizer of the run.
       tensors: description of the trained parameters (see `describe`).
-      seed: seed of the run.
       microbatches: number of microbatches of the run.
     """
-    gradient_of = make_gradient(objective, seed=seed, microbatches=microbatches)
-    update, frozen = optax.with_extra_args_support(optimizer).update, objective.frozen
+    gradient_of = make_gradient(phase, microbatches=microbatches)
+    update, frozen = optax.with_extra_args_support(optimizer).update, phase.frozen
 
-    def inspect(state: TrainState, batch: Batch) -> dict[str, jax.Array]:
-        gradient, _, _ = gradient_of(state, batch)
+    def inspect(state: TrainState, batch: Batch, seed: Any) -> dict[str, jax.Array]:
+        gradient, _, _ = gradient_of(state, batch, seed)
         trained = frozen.trained(state.params)
         updates, _ = update(gradient, state.opt_state, trained, step=state.step)
+        updates = phase.idle.kept(updates, jax.tree.map(jnp.zeros_like, updates), state.params)
         found: dict[str, jax.Array] = {}
         for name, tree in (("gradient", gradient), ("parameter", trained), ("update", updates)):
             found |= {f"{name}_norm/{place}": norm for place, norm in _norms(tensors, tree).items()}
         first = {name: value[0] for name, value in interleaved(batch, microbatches).items()}
-        for network, (hidden, real) in objective.activations(state.params, first).items():
+        for network, (hidden, real) in phase.objective.activations(phase.used(state.params), first).items():
             sizes = jnp.abs(hidden.astype(jnp.float32)) * real[None, :, :, None]
             # [layers + 1, batch, length, embed] -> [layers + 1]
             values = jnp.maximum(jnp.sum(real), 1) * hidden.shape[-1]

@@ -6,5 +6,7 @@ from bertfam.training.optimizers.base import Optimizer
 from bertfam.training.optimizers.lamb import Lamb
 from bertfam.training.optimizers.lion import Lion
 from bertfam.training.optimizers.muon import Muon
+from bertfam.training.optimizers.sparsity import Sparsity
+from bertfam.training.optimizers.stable_adamw import StableAdamW
 
-__all__ = ["Adafactor", "AdamW", "BertAdam", "Lamb", "Lion", "Muon", "Optimizer"]
+__all__ = ["Adafactor", "AdamW", "BertAdam", "Lamb", "Lion", "Muon", "Optimizer", "Sparsity", "StableAdamW"]

@@ -15,7 +15,7 @@ from flax import linen as nn
 from typing_extensions import override
 
 from bertfam.training.optimizers.base import Optimizer
-from bertfam.training.optimizers.tensors import Tensor, Tree, is_boxed, map_tensors, transform_tensors, weight_decay
+from bertfam.training.optimizers.tensors import Tensor, Tree, is_boxed, map_tensors, rms, transform_tensors, weight_decay
 from bertfam.training.schedules import InverseSquareRoot, Schedule
 
 
@@ -68,10 +68,10 @@ class Adafactor(Optimizer):
     def direction(self, tensors: Tree) -> optax.GradientTransformation:
         parts = [self._second_moment(tensors)]
         if (threshold := self.clipping_threshold) is not None:
-            parts.append(transform_tensors(lambda tensor, u, _: u / jnp.maximum(1.0, _rms(tensor, u) / threshold), tensors))
+            parts.append(transform_tensors(lambda tensor, u, _: u / jnp.maximum(1.0, rms(tensor, u) / threshold), tensors))
         if self.scale_by_parameter:
             parts.append(
-                transform_tensors(lambda tensor, u, theta: u * jnp.maximum(self.epsilon_scale, _rms(tensor, theta)), tensors)
+                transform_tensors(lambda tensor, u, theta: u * jnp.maximum(self.epsilon_scale, rms(tensor, theta)), tensors)
             )
         if self.b1 is not None:
             parts.append(optax.ema(self.b1, debias=False))
@@ -134,8 +134,3 @@ class _State(NamedTuple):
 
     updates: jax.Array
     v: Tree
-
-
-def _rms(tensor: Tensor, leaf: jax.Array) -> jax.Array:
-    """Compute the root mean square of each layer's tensor: [layers or nothing, 1, ...]."""
-    return jnp.sqrt(jnp.mean(leaf * leaf, axis=tensor.own, keepdims=True))

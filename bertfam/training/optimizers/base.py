@@ -10,6 +10,7 @@ import jax
 import optax
 
 from bertfam.training.optimizers.layer_rates import Count, scale_by_layer
+from bertfam.training.optimizers.sparsity import Sparsity
 from bertfam.training.optimizers.tensors import Tree, describe
 from bertfam.training.schedules import LinearDecay, Schedule
 
@@ -25,6 +26,7 @@ class Optimizer(ABC):
       clip_norm: largest global norm of the gradient; None does not clip.
       layer_decay: factor between the rates of a layer and the layer above, as in fine-tuning (see `layer_rates`).
       layer_count: "plain", or "electra" to count one more layer below the heads, as ELECTRA's published code does.
+      sparsity: zeros among the weights, which are made or kept; None: zeros are weights like any other.
     """
 
     schedule: Schedule = LinearDecay()
@@ -32,6 +34,7 @@ class Optimizer(ABC):
     clip_norm: float | None = 1.0
     layer_decay: float = 1.0
     layer_count: Count = "plain"
+    sparsity: Sparsity | None = None
 
     def __post_init__(self) -> None:
         if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
@@ -39,21 +42,27 @@ class Optimizer(ABC):
         if not 0 < self.layer_decay <= 1:
             raise ValueError(f"layer_decay {self.layer_decay} is not in (0, 1]; 1 gives all layers the same rate")
 
-    def build(self, total_steps: int, params: Tree) -> optax.GradientTransformationExtraArgs:
+    def build(
+        self, total_steps: int, params: Tree, schedule: optax.Schedule | None = None
+    ) -> optax.GradientTransformationExtraArgs:
         """Build the optax transformation of a run.
 
         Its `update(gradient, state, params, step=step)` uses the rate of that step, so that skipped updates do not delay the
-        schedule, as they would with the counter of `optax.scale_by_schedule` (optax 0.2.8).
+        schedule, as they would with the counter of `optax.scale_by_schedule` (optax 0.2.8). `rate=rate` replaces that rate, and
+        keeps the schedule out of the program.
 
         Args:
           total_steps: number of updates of the run.
           params: parameters or their shapes, boxed with logical axis names, by which stacked layers are recognised.
+          schedule: rates of all updates; None: those of the optimizer's schedule.
         """
         tensors = describe(params)
         parts = [] if self.clip_norm is None else [optax.clip_by_global_norm(self.clip_norm)]
-        parts += [self.direction(tensors), scale_by_rate(self.schedule.build(total_steps))]
+        parts += [self.direction(tensors), scale_by_rate(schedule or self.schedule.build(total_steps))]
         if self.layer_decay != 1:
             parts.append(scale_by_layer(self.layer_decay, tensors, self.layer_count))
+        if self.sparsity is not None:
+            parts.append(self.sparsity.build(total_steps, tensors))
         return optax.with_extra_args_support(optax.chain(*parts))
 
     @property
@@ -92,10 +101,10 @@ class Optimizer(ABC):
 
 
 def scale_by_rate(schedule: optax.Schedule) -> optax.GradientTransformationExtraArgs:
-    """Multiply updates by minus the rate of the `step` passed to `update`."""
+    """Multiply updates by minus the `rate` passed to `update`, or without it by that of the `step`."""
 
-    def update(updates: Tree, state: Any, params: Tree = None, *, step: jax.Array, **_: Any) -> tuple[Tree, Any]:
-        rate = schedule(step)
+    def update(updates: Tree, state: Any, params: Tree = None, *, step: Any, rate: Any = None, **_: Any) -> tuple[Tree, Any]:
+        rate = schedule(step) if rate is None else rate
         return jax.tree.map(lambda update: -rate * update, updates), state
 
     return optax.GradientTransformationExtraArgs(optax.init_empty_state, update)

@@ -19,7 +19,7 @@ from bertfam.training.optimizers.tensors import Tensor, Tree, transform_tensors
 class Lamb(AdamW):
     """LAMB (You et al. 2020, algorithm 2) as ALBERT was trained with it; the other attributes are those of `AdamW`.
 
-    u = m / (sqrt(v) + epsilon) + weight_decay theta;  theta -= rate (|theta| / |u|) u
+    `u = m / (sqrt(v) + epsilon) + weight_decay theta;  theta -= rate (|theta| / |u|) u`
 
     The norms are of one layer's tensor, heads and their features together. The ratio is not clipped; it is 1 if a norm is 0, and
     for biases and norm scales.

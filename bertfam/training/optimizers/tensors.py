@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 from flax import linen as nn
 
@@ -124,6 +125,11 @@ def transform_tensors(
 ) -> optax.GradientTransformation:
     """Build the stateless transformation that replaces an update by `function(tensor, update, parameter)`."""
     return optax.stateless(lambda updates, params: map_tensors(function, tensors, updates, params))
+
+
+def rms(tensor: Tensor, leaf: jax.Array) -> jax.Array:
+    """Compute the root mean square of each layer's tensor: [layers or nothing, 1, ...]."""
+    return jnp.sqrt(jnp.mean(leaf * leaf, axis=tensor.own, keepdims=True))
 
 
 def weight_decay(rate: float, tensors: Tree) -> optax.GradientTransformation:

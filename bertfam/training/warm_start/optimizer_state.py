@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from flax import linen as nn
 
+from bertfam.data.vocabularies import Vocabulary
 from bertfam.data.vocabularies.matching import Origins
 from bertfam.errors import UserError
 from bertfam.models.conversion import Conversion
@@ -37,14 +38,16 @@ def step_with_state(folder: str) -> int:
     return selection.find(folder, None, ("params", "rest"))
 
 
-def read(folder: str, step: int, run: Run, size: int, parts: Collection[str], conversion: Conversion) -> dict[Names, np.ndarray]:
+def read(
+    folder: str, step: int, run: Run, vocabulary: Vocabulary, parts: Collection[str], conversion: Conversion
+) -> dict[Names, np.ndarray]:
     """Read the optimizer state of another run, by path, with moments converted as the parameters are.
 
     Args:
       folder: MODEL_DIR of the other run.
       step: step of its checkpoint.
       run: sized run to start.
-      size: vocabulary size of the other run.
+      vocabulary: vocabulary of the other run.
       parts: parts of the parameters whose moments are copied.
       conversion: conversion of the parameters.
 
@@ -53,7 +56,7 @@ def read(folder: str, step: int, run: Run, size: int, parts: Collection[str], co
     """
     if run.objective.frozen.parts:
         raise UserError("--init_optimizer does not go with frozen parameters, which have no moments; leave it out")
-    old = read_run(folder).sized(size)
+    old = read_run(folder).fitted(vocabulary)
     check_same_optimizer(old.optimizer, run.optimizer, folder)
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), nn.meta.unbox(old.boxed_state))

@@ -1,6 +1,6 @@
 """Warm start of a run from another model's parameters: all shared parts or some, also across vocabularies."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,10 @@ from bertfam.data.vocabularies import Vocabulary
 from bertfam.data.vocabularies.matching import Origins, match, same
 from bertfam.errors import UserError
 from bertfam.models.conversion import Conversion
+from bertfam.models.growth import SIZES, Depth, Growth
 from bertfam.objectives.fine_tuning.objective import FineTuning
 from bertfam.plurals import plural
+from bertfam.training.model_dir import check_floats
 from bertfam.training.run import Run, check_same_network
 from bertfam.training.state import TrainState
 from bertfam.training.trained_networks import Network, read_networks
@@ -45,11 +47,9 @@ class WarmStart:
 
     def state(self, trainer: Trainer) -> TrainState:
         """Make a fresh state with the copied parameters; rows of tokens without origins are initialised."""
-        state, run = trainer.new_state(), trainer.run
-        boxed, fresh, given = (
-            traverse_util.flatten_dict(tree, sep="/") for tree in (run.boxed_params, state.params, self.params)
-        )
-
+        boxed, given = (traverse_util.flatten_dict(tree, sep="/") for tree in (trainer.run.boxed_params, self.params))
+        state = trainer.new_state([path for path in given if rows.replaces(boxed[path].names)])
+        fresh = traverse_util.flatten_dict(state.params, sep="/")
         copied = {path: rows.copied(boxed[path].names, fresh[path], value, self.origins) for path, value in given.items()}
         if self.optimizer is not None:
             moments = optimizer_state.transfer(trainer, state.opt_state, self.optimizer, self.origins.of_known, self.params)
@@ -69,7 +69,14 @@ class WarmStart:
 
 
 def read_warm_start(
-    folder: str, parts: str | None, run: Run, vocabulary: Vocabulary, *, means: bool = True, optimizer: bool = False
+    folder: str,
+    parts: str | None,
+    run: Run,
+    vocabulary: Vocabulary,
+    *,
+    means: bool = True,
+    optimizer: bool = False,
+    grow: Depth | None = None,
 ) -> WarmStart:
     """Read the model that a run starts from.
 
@@ -82,6 +89,7 @@ def read_warm_start(
       means: whether rows of pieces that the other vocabulary lacks start with the mean of the rows of the pieces that spell them
         there; otherwise they are initialised.
       optimizer: whether to copy the optimizer's moments too, which only a MODEL_DIR has.
+      grow: how layers are added to a model that is smaller than that of the run; None: the run has its sizes.
 
     Raises:
       UserError: if there is no such model or part, the networks or the kinds of vocabularies differ, or there are no moments of
@@ -89,9 +97,13 @@ def read_warm_start(
     """
     step = optimizer_state.step_with_state(folder) if optimizer else None
     models, networks = read_networks(folder, step=step), run.objective.networks
-    # Networks with equal names, or else the first network of each model.
+    for trained in (model.trained for model in models.values()):
+        if trained is not None:
+            check_floats(trained.run, folder, "to train it")
+    # Networks with equal names, or else the first network of the other model.
     model, first = next(iter(models.values())), next(iter(networks))
-    matched = {name: models[name] for name in networks if name in models} or {first: model}
+    matched = {name: models[name] for name in networks if name in models}
+    matched = matched or dict.fromkeys(run.objective.initialized_networks, model)
     theirs = run.objective.joined({name: model.params for name, model in matched.items()})
     ours = run.boxed_params
     other = _other_labels(run, model)
@@ -103,8 +115,12 @@ def read_warm_start(
                 raise UserError(f"--init_parts={parts}: {owner} has no {name}; it has {', '.join(sorted(params))}")
         if other and name == other.part:
             _check_outputs(other, run, f"--init_parts={parts}: the {name} of {folder}")
+    growth = Growth(model.config, networks[first], grow) if grow else None
     for name, network in matched.items():
-        check_same_network(network.config, networks[name], folder, f"Run.objective.{'model' if name == first else name}")
+        where = f"Run.objective.{'model' if name == first else name}"
+        check_same_network(network.config, networks[name], folder, where, SIZES if grow else ())
+    if growth:
+        _check_growth(growth, folder, names, networks, optimizer=optimizer)
     if type(model.vocabulary) is not type(vocabulary):
         raise UserError(
             f"the vocabulary of {folder} is a {type(model.vocabulary).__name__} and that of this run a "
@@ -113,10 +129,23 @@ def read_warm_start(
         )
     origins = match(vocabulary, model.vocabulary)
     conversion, boxed = Conversion(model.config, networks[first]), {name: ours[name] for name in names}
-    copies = conversion.params(boxed, {name: theirs[name] for name in names})
-    state = None if step is None else optimizer_state.read(folder, step, run, model.vocabulary.size, names, conversion)
+    given = {name: theirs[name] for name in names}
+    copies = conversion.params(boxed, growth.params(boxed, given) if growth else given)
+    state = None if step is None else optimizer_state.read(folder, step, run, model.vocabulary, names, conversion)
     new, rows_of = sorted(ours.keys() - set(names)), origins if means else origins.of_known
-    return WarmStart(folder, copies, rows_of, state, conversion.describe(boxed), new)
+    converted = [*(growth.describe() if growth else ()), *conversion.describe(boxed)]
+    return WarmStart(folder, copies, rows_of, state, converted, new)
+
+
+def _check_growth(growth: Growth, folder: str, names: Sequence[str], networks: Mapping[str, Any], *, optimizer: bool) -> None:
+    """Raise UserError if a model cannot grow from the parts of that in `folder`."""
+    if not names:
+        raise UserError("--init_grow is of the parts that are copied, and --init_parts=none copies none; leave one of them out")
+    if optimizer:
+        raise UserError("--init_optimizer does not go with --init_grow: the moments of a larger model are new; leave it out")
+    if len(networks) > 1:
+        raise UserError(f"--init_grow is of models with one network, and this run trains {', '.join(networks)}; leave it out")
+    growth.check(folder)
 
 
 def _other_labels(run: Run, model: Network) -> FineTuning | None:

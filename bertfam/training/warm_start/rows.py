@@ -6,6 +6,11 @@ import numpy as np
 from bertfam.data.vocabularies.matching import Origins
 
 
+def replaces(names: tuple[str | None, ...]) -> bool:
+    """Return True if `copied` keeps nothing of a new tensor whose axes have these logical names."""
+    return "vocab" not in names
+
+
 def copied(names: tuple[str | None, ...], fresh: jax.Array, value: np.ndarray, origins: Origins) -> jax.Array:
     """Copy a tensor of the other model over a new one; along a vocabulary axis, only rows of tokens with origins.
 
@@ -15,7 +20,7 @@ def copied(names: tuple[str | None, ...], fresh: jax.Array, value: np.ndarray, o
       value: tensor of the other model, whose vocabulary axis may have another length.
       origins: origins of the rows of the vocabulary axis.
     """
-    if "vocab" not in names:
+    if replaces(names):
         return jax.make_array_from_callback(fresh.shape, fresh.sharding, lambda index: value[index])
     axis = names.index("vocab")
     put = jax.jit(lambda fresh, rows: fresh.at[(*[slice(None)] * axis, origins.pieces)].set(rows), out_shardings=fresh.sharding)

@@ -16,6 +16,7 @@ from bertfam.data import vocabularies
 from bertfam.interop import huggingface
 from bertfam.interop.folders import check_is_model, is_huggingface
 from bertfam.models.conversion import adopted
+from bertfam.models.growth import SIZES
 from bertfam.plurals import plural
 from bertfam.storage.paths import to_path
 from bertfam.training.checkpoints import selection
@@ -93,7 +94,7 @@ class Source:
             return str(self.model.objective_file)
         parts = self.parts
         if self.run is not None:
-            run = self.run.sized(vocabularies.load(self.vocabulary_folder).size)
+            run = self.run.fitted(vocabularies.load(self.vocabulary_folder))
             networks = jax.eval_shape(run.objective.split, nn.meta.unbox(run.boxed_params))
             parts = next(iter(networks.values())).keys()
         return family.objective_of(parts or ())
@@ -106,16 +107,17 @@ class Source:
         files = [] if has_objective else [self.objective_file]
         return Defaults([*files, "runs/defaults.gin"], run_bindings(self.model, self.origin))
 
-    def use_model(self, config: Config, defaults: Defaults) -> tuple[Config, Used]:
+    def use_model(self, config: Config, defaults: Defaults, *, grow: bool = False) -> tuple[Config, Used]:
         """Describe its model in a configuration, except where flags do or a field is free; `check_same_network` refuses those.
 
-        A model of the configuration that can start from its parameters stays, with its sizes.
+        A model of the configuration that can start from its parameters stays, with its sizes, or with those of the
+        configuration if it is to `grow`.
 
         Raises:
           UserError: if the objective of the configuration cannot train the model.
         """
         described = described_object(config, _MODEL)
-        model = described and adopted(described[0], self.model, described[1]) or self.model
+        model = described and adopted(described[0], self.model, described[1], SIZES if grow else ()) or self.model
         replacement = replace_object(config, _MODEL, model, self.origin, FREE_OF_NETWORKS)
         used = self.model if replacement.changed or defaults.bindings else None
         objective = next((name for name in defaults.files if name.startswith("objectives/")), None)

@@ -659,6 +659,11 @@ CHECKPOINTS = {
         ("train.tsv:2", "'class'", "--label"),
         {"train.tsv": "text\tlabel\nhe returns\tgood\nit raises\tbad\n"},
     ),
+    "a question without a passage that answers it": Entry(
+        "finetune --init_from={trained}/model --retrieval --train=train.jsonl --model_dir=m",
+        ("train.jsonl:2", "positive"),
+        {"train.jsonl": '{"question": "Why?", "positive": "So."}\n{"question": "Who?", "passage": "He."}\n'},
+    ),
     "predictions of a model without labels": Entry(
         "predict --model_dir={trained}/model --input=new.tsv --output=out.tsv",
         ("{trained}/model", "finetune"),
@@ -673,6 +678,20 @@ CHECKPOINTS = {
         "embed --model_dir={trained}/model --input=new.tsv --output=vectors.npy --length=9999",
         ("(--length)", "9999"),
         {"new.tsv": "text\nhe returns\n"},
+    ),
+    "an index of an empty passage": Entry(
+        "index --model_dir={trained}/model --input=passages.tsv --output=index",
+        ("passages.tsv:3", "empty", "--text"),
+        {"passages.tsv": "id\ttext\n1\the returns\n2\t\n"},
+    ),
+    "an index with a description of another type": Entry(
+        "retrieve --index=index question",
+        ("index/index.json", "passages", "must be a whole number"),
+        {"index/index.json": '{"version": 1, "passages": "all"}'},
+    ),
+    "questions without an index": Entry(
+        "evaluate --model_dir={trained}/model --questions=dev.json",
+        ("--questions", "--index"),
     ),
     "no average": Entry(
         "export --model_dir={trained}/model --output=out --average",
@@ -721,6 +740,125 @@ CHECKPOINTS = {
     "a copy as JSON": Entry(
         "checkpoints --model_dir={trained}/model --copy_weights=out --json",
         ("--json", "checkpoints", "--copy_weights"),
+    ),
+    "heads measured on nothing": Entry(
+        "analyze heads --model_dir={trained}/model", ("--input", "--dependencies", "--coreference")
+    ),
+    "a kind of cloze items that is misspelt": Entry(
+        "analyze cloze --model_dir={trained}/model --kinds=sintax", ("--kinds=sintax", "syntax")
+    ),
+    "a cloze item without a blank": Entry(
+        "analyze cloze --model_dir={trained}/model --input=items.jsonl",
+        ("items.jsonl:1", "___"),
+        {"items.jsonl": '{"text": "it is", "answers": ["a"]}'},
+    ),
+    "probes of nothing": Entry("analyze probes --model_dir={trained}/model", ("--tags", "--relations", "--entities", "--edges")),
+    "probes of no step": Entry(
+        "analyze probes --model_dir={trained}/model@7 --tags=tags.conll --tags_held_out=tags.conll",
+        ("{trained}/model/checkpoints", "step", "7"),
+        {"tags.conll": "it\tPRON\nis\tVERB\n"},
+    ),
+    "probes of a line without a tag": Entry(
+        "analyze probes --model_dir={trained}/model --tags=tags.conll",
+        ("tags.conll:2", "1 column", "--text", "--label"),
+        {"tags.conll": "it\tPRON\nis\n"},
+    ),
+    "probes with a rate beyond floats": Entry(
+        "analyze probes --model_dir={trained}/model --tags=tags.conll --learning_rate=1e300",
+        ("--learning_rate=1e+300", "1e+30"),
+        {"tags.conll": "it\tPRON\nis\tVERB\n"},
+    ),
+    "attention of a layer too many": Entry(
+        "analyze attention --model_dir={trained}/model --text=it --layers=9 --output=page.html", ("--layers", "9", "2")
+    ),
+    "importance on no batch": Entry("analyze importance --model_dir={trained}/model --batches=0", ("--batches=0",)),
+    "a model without nothing": Entry(
+        "prune --model_dir={trained}/model --output=out", ("--heads", "--neurons", "--layers", "--weights")
+    ),
+    "a model without all layers": Entry(
+        "prune --model_dir={trained}/model --layers=2 --skip_evaluation --output=out", ("--layers=2", "1")
+    ),
+    "gates that are not there": Entry(
+        "prune --model_dir={trained}/model --gates --skip_evaluation --output=out", ("no gates", "FineTuning.gates")
+    ),
+    "entities of text without marks": Entry(
+        "entities --cache_dir={trained}/model/cache --model_dir={trained}/model --output=out",
+        ("{trained}/model/cache", "--marks=names"),
+    ),
+    "heads removed twice": Entry("prune --model_dir={trained}/model --heads=2 --output=out", ("--heads=2", "1")),
+    "a share of no head": Entry("prune --model_dir={trained}/model --heads=0.1 --output=out", ("--heads=0.1", "2 heads")),
+    "a share of no masked head": Entry(
+        "prune --model_dir={trained}/model --heads=0.1 --form=masked --output=out", ("--heads=0.1", "4 heads")
+    ),
+    "a share of no neuron": Entry("prune --model_dir={trained}/model --neurons=0.01 --output=out", ("--neurons=0.01", "32")),
+    "a form of no heads": Entry("prune --model_dir={trained}/model --layers=1 --form=masked --output=out", ("--form", "--heads")),
+    "neighbours of nothing": Entry(
+        "analyze neighbours --model_dir={trained}/model --input={trained}/text/train.txt", ("--text", "--word")
+    ),
+    "neighbours of two words": Entry(
+        "analyze neighbours --model_dir={trained}/model --input={trained}/text/train.txt --text='the [value] is a [list]'",
+        ("--text", "2"),
+    ),
+    "a pair of words without a score": Entry(
+        "analyze similarity --model_dir={trained}/model --input={trained}/text/train.txt --pairs=pairs.tsv",
+        ("pairs.tsv:2",),
+        {"pairs.tsv": "list\tvalue\t3\nlist\tvalue\n"},
+    ),
+    "a step of no other model": Entry(
+        "analyze layers --model_dir={trained}/model --input={trained}/text/train.txt --other_step=3", ("--other_step", "--other")
+    ),
+    "a misspelt flag of the doctor": Entry("doctor --skip_traning", ("--skip_traning", "--skip_training")),
+    "a completion for another shell": Entry("completion fish", ("fish", "bash", "zsh")),
+    "a report of no run": Entry("report {trained}/vocab --output=page.html", ("{trained}/vocab", "config.gin", "--vocab")),
+    "a report over tokens that are not counted": Entry(
+        "report old --x=tokens --output=page.html",
+        ("--x=tokens", "old", "metrics.jsonl"),
+        {"old/metrics.jsonl": '{"step": 1, "split": "train", "loss": 2.0}\n'},
+    ),
+    "a study of another name": Entry("ablate missing.gin {text} --output=out", ("missing.gin", "bertfam configs studies")),
+    "a study of one seed": Entry(
+        "ablate studies/albert_sharing.gin {text} --output=out --gin.Study.seeds=(0,)",
+        ("--gin.Study.seeds=(0,)", "Study.claims", "albert_sharing.gin"),
+    ),
+    "int4 with quantised inputs": Entry(
+        "quantize --model_dir={trained}/model --bits=4 --output=out", ("--bits=4", "--activations=none", "dynamic")
+    ),
+    "ranges of no texts": Entry(
+        "quantize --model_dir={trained}/model --activations=static --output=out", ("--activations=static", "--calibration")
+    ),
+    "a length of ranges that are not measured": Entry(
+        "quantize --model_dir={trained}/model --length=64 --output=out", ("--length", "--activations=static", "--calibration")
+    ),
+    "a format of ranges that are not measured": Entry(
+        "quantize --model_dir={trained}/model --format=csv --output=out", ("--format", "--activations=static", "--calibration")
+    ),
+    "a merge of one checkpoint": Entry(
+        "merge --model_dir={trained}/model --output=out",
+        ("--model_dir={trained}/model@all", "20", "24"),
+    ),
+    "a merge with a weight too few": Entry(
+        "merge --model_dir={trained}/model@5,10,24 --weights=1,2 --output=out",
+        ("--weights", "2", "3", "{trained}/model@5", "{trained}/model@24"),
+    ),
+    "a merge with weights beyond floats": Entry(
+        "merge --model_dir={trained}/model@5,10 --weights=1e308,1e308 --output=out", ("--weights", "infinite")
+    ),
+    "a step of a Hugging Face folder": Entry("quantize --model_dir={hf} --step=0 --output=out", ("--step", "{hf}")),
+    "a merge of no step": Entry(
+        "merge --model_dir={trained}/model@5,7 --output=out",
+        ("{trained}/model/checkpoints", "step", "7"),
+    ),
+    "a merge of a word": Entry(
+        "merge --model_dir={trained}/model@last --output=out",
+        ("--model_dir={trained}/model@last", "last", "best", "all"),
+    ),
+    "ties without a base": Entry(
+        "merge --model_dir={trained}/model@5,24 --method=ties --output=out",
+        ("--method=ties", "--base"),
+    ),
+    "a decay of an average": Entry(
+        "merge --model_dir={trained}/model@5,24 --decay=0.5 --output=out",
+        ("--decay", "--method=exponential"),
     ),
     "a list of nothing": Entry(
         "checkpoints --model_dir=nowhere",

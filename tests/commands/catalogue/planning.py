@@ -24,6 +24,10 @@ PLANNING = {
         f"{_PLAN} --slice=here --vocab={{trained}}/vocab",
         ("--vocab_size",),
     ),
+    "characters of a vocabulary that is not named": Entry(
+        "plan --gin_file=runs/elmo.gin --gin_file=models/elmo_characters_small.gin --vocab_size=2000 --slice=here",
+        ("BilmConfig.filters", "--vocab=DIR"),
+    ),
     "a program that the run has not": Entry(f"{_PLAN} --slice=here --program=decode", ("program", "decode")),
     "a program that the run has not beside one that it has": Entry(
         f"{_PLAN} --slice=here --program=evaluate --program=decode",

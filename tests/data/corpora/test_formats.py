@@ -9,7 +9,7 @@ import pyarrow
 import pytest
 from pyarrow import feather, parquet
 
-from bertfam.data.corpora import formats
+from bertfam.data.corpora import formats, parquet_tables
 from bertfam.data.corpora.formats import INPUT_FORMATS, InputFormat
 from bertfam.data.corpora.parquet_pages import read_pages
 from bertfam.data.corpora.text_files import TextFiles
@@ -107,7 +107,7 @@ def test_parquet_with_two_columns_of_one_name_is_refused(tmp_path):
 
 
 def test_parquet_that_unpacks_to_gigabytes_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
-    monkeypatch.setattr(formats, "_UNPACKED", 1 << 20)
+    monkeypatch.setattr(parquet_tables, "_UNPACKED", 1 << 20)
     rows = ["the sailor saw the boat"] * 100
     write_table(tmp_path / "a", {"text": ["a" * (1 << 22)], "other": ["b"]}, compression="zstd", use_dictionary=False)
     assert "become 4,194,3" in (error := error_message(tmp_path / "a", input_format="parquet")) and "of 1 row:" in error

@@ -1,15 +1,22 @@
 """Labelled texts of tab-separated, comma-separated and JSON-lines files."""
 
 import dataclasses
+import datetime
 import gzip
 import json
+import math
+import os
 
+import pyarrow
 import pytest
 import zstandard
 from mistakes import check_mistake
+from pyarrow import parquet
 
+from bertfam.data.corpora import parquet_tables
 from bertfam.data.corpora.labelled import records
 from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
+from bertfam.data.corpora.labelled.target_files import TargetFiles
 from bertfam.errors import UserError
 
 RECORDS = [
@@ -197,7 +204,7 @@ MISTAKES = {
     "an open quotation mark": ("csv", 'text,label\nx,good\n"y,good\nz,bad\n', {}, ["a:3", "quotation marks"]),
     "text after a quotation mark": ("csv", 'text,label\n"x" y,good\n', {}, ["a:2", "quotation marks"]),
     "a line that is no JSON": ("jsonl", "text\n", {}, ["a:1", "not JSON"]),
-    "an unknown extension": ("text", "x", {}, ["a: ", ".tsv, .csv or .jsonl", "--format"]),
+    "an unknown extension": ("text", "x", {}, ["a: ", ".tsv, .csv, .jsonl or .parquet", "--format"]),
     "JSON lines of another extension": ("json", '{"text": "x"}', {}, ["a: ", "--format=jsonl"]),
     "commas in tsv": ("tsv", "text,label\nx,good\n", {}, ["a:2", "'text,label'", "--format=csv"]),
     "tabs in csv": ("csv", "text\tlabel\nx\tgood\n", {}, ["a:2", "--format=tsv"]),
@@ -237,7 +244,124 @@ def test_invalid_settings_are_refused(settings, message):
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("a.TSV", "tsv"), ("b.tsv/a.csv.gz", "csv"), ("a.jsonl.zst", "jsonl"), ("a.json", None), ("tsv", None), ("a.gz", None)],
+    [
+        ("a.TSV", "tsv"),
+        ("b.tsv/a.csv.gz", "csv"),
+        ("a.jsonl.zst", "jsonl"),
+        ("a.Parquet", "parquet"),
+        ("a.json", None),
+        ("tsv", None),
+        ("a.gz", None),
+    ],
 )
 def test_extension_denotes_the_format(name, kind):
     assert records.record_format(name) == kind
+
+
+def both(rows, **options):
+    """Write rows to a.jsonl and to a.parquet."""
+    with open("a.jsonl", "w", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    parquet.write_table(pyarrow.Table.from_pylist(rows), "a.parquet", **options)
+
+
+@pytest.mark.parametrize(
+    ("labels", "settings"),
+    [
+        (("good", "bad", " good ", "bad"), {}),
+        ((3, 0, -1, 3), {"classes": ("-1", "0", "3")}),
+        ((True, False, True, False), {"classes": ("false", "true")}),
+        ((0.1, 5.0, -1e-5, 3.25), {"kind": "number", "classes": ()}),
+        ((["good"], [], ["good", "bad"], ["bad"]), {"kind": "classes"}),
+        (("good", "", "bad,good", "good"), {"kind": "classes"}),
+        (("bad",) * 4, {"text": "{text} ({more})", "text_pair": "more"}),
+        (("bad",) * 4, {"text_pair": "options.a", "choices": ("text", "more")}),
+        ((0, 1, 1, 0), {"text": "more", "choices": ("list",), "classes": ("0", "1")}),
+    ],
+)
+def test_parquet_has_the_documents_of_json_lines(folder, labels, settings):
+    rows = [
+        {"text": f" {text}", "label": label, "more": "x", "list": ["y", text], "options.a": "z"}
+        for (text, _), label in zip(RECORDS, labels, strict=True)
+    ]
+    both(rows, row_group_size=3)
+    assert read("a.parquet", **settings) == read("a.jsonl", **settings)
+    os.rename("a.parquet", "a.table")
+    assert read("a.table", input_format="parquet", **settings) == read("a.jsonl", **settings)
+    places = [where for where, *_ in LabelledFiles("a.table", input_format="parquet", **settings).records("a.table")]
+    assert places == [f"a.table: row {number}" for number in range(1, 5)]
+
+
+def test_parquet_of_other_types_of_strings_and_numbers(folder):
+    text = pyarrow.array(["x", "y", "x"])
+    for kind in (pyarrow.large_string(), pyarrow.string_view(), pyarrow.dictionary(pyarrow.int8(), pyarrow.string())):
+        for number in (pyarrow.int8(), pyarrow.uint64(), pyarrow.bool_()):
+            label = pyarrow.array([1, 0, 1]).cast(number)
+            parquet.write_table(pyarrow.table({"text": text.cast(kind), "label": label}), "a.parquet")
+            expected = [["x", "1"], ["y", "0"], ["x", "1"]]
+            assert read("a.parquet", classes=("0", "1") if number != pyarrow.bool_() else ("false", "true")) == expected
+    for kind in (pyarrow.float32(), pyarrow.float16()):
+        parquet.write_table(pyarrow.table({"text": text, "label": pyarrow.array([0.5, 1.0, -2.0]).cast(kind)}), "a.parquet")
+        assert read("a.parquet", kind="number") == [["x", "0.5"], ["y", "1.0"], ["x", "-2.0"]]
+
+
+def test_targets_in_parquet(folder):
+    both([{"article": "a b", "summary": " c"}, {"article": "d", "summary": "e"}])
+    corpora = [TargetFiles(name, text="tl;dr {article}", target="summary") for name in ("a.parquet", "a.jsonl")]
+    assert list(corpora[0].read("a.parquet")) == list(corpora[1].read("a.jsonl")) == [["tl;dr a b", "c"], ["tl;dr d", "e"]]
+    both([{"text": "x", "target": None}])
+    with pytest.raises(UserError, match=r"^a.parquet: row 1: the field 'target' is null"):
+        list(TargetFiles("a.parquet").read("a.parquet"))
+
+
+STRUCT, BYTES, DEEP = [{"a": "x"}], [b"x"], [[["x"]]]
+MISTAKES_OF_TABLES = {
+    "no column": ({"body": ["x"], "label": ["bad"]}, {}, [": no column 'text' but body, label; ", "--text"]),
+    "a joined column that is not there": ({"body": ["x"]}, {"text": "{title}: {body}"}, [": no column 'title' but body; "]),
+    "a struct": ({"text": STRUCT, "label": ["bad"]}, {}, [": column 'text' has type struct<a: string>; ", "--text"]),
+    "bytes": ({"text": BYTES, "label": ["bad"]}, {}, [": column 'text' has type binary; "]),
+    "a date": ({"text": ["x"], "label": [datetime.date(2026, 1, 1)]}, {}, [": column 'label' has type date32", "--label"]),
+    "lists of lists": ({"text": ["x"], "label": DEEP}, CLASSES_OF, [": column 'label' has type list<"]),
+    "a number for a text": ({"text": [3], "label": ["bad"]}, {}, [": row 1: the field 'text' is no string"]),
+    "a list for a text": ({"text": [["x"]], "label": ["bad"]}, {}, [": row 1: the field 'text' is no string"]),
+    "a null text": ({"text": ["x", None], "label": ["bad"] * 2}, {}, [": row 2: the field 'text' is null"]),
+    "null texts alone": ({"text": [None], "label": ["bad"]}, {}, [": row 1: the field 'text' is null"]),
+    "an empty text": ({"text": ["x", " "], "label": ["bad"] * 2}, {}, [": row 2: the column 'text' is empty"]),
+    "a null label": ({"text": ["x"] * 2, "label": ["bad", None]}, {}, [": row 2: the label None", "fix the record"]),
+    "a class with a point": ({"text": ["x"], "label": [1.0]}, {}, [": row 1: ", "1.0", "whole numbers"]),
+    "a class that is nan": ({"text": ["x"], "label": [math.nan]}, {}, [": row 1: ", "nan", "drop"]),
+    "a list of labels": ({"text": ["x"], "label": [["bad"]]}, {}, [": row 1: ", "['bad']", "--multi_label"]),
+    "an unknown label": ({"text": ["x"], "label": ["fair"]}, {}, [": row 1: ", "'fair'", "bad, good"]),
+    "an encoding": ({"text": ["x"], "label": ["bad"]}, {"encoding": "latin-1"}, [": the strings of Parquet are UTF-8"]),
+    "no rows": ({"text": pyarrow.array([], "string"), "label": pyarrow.array([], "string")}, {}, [": no documents"]),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES_OF_TABLES)
+def test_mistakes_in_parquet_are_reported_with_their_row(folder, mistake):
+    columns, settings, (begin, *others) = MISTAKES_OF_TABLES[mistake]
+    parquet.write_table(pyarrow.table(columns), "a.parquet")
+    check_mistake(read, "parquet", None, settings, [f"a{begin}", *others])
+
+
+def test_a_damaged_parquet_file_is_reported(folder):
+    both([{"text": "x", "label": "bad"}])
+    content = (folder / "a.parquet").read_bytes()
+    for damaged in (content[:-20], b"text\tlabel\n", b"PAR1"):
+        check_mistake(read, "parquet", damaged, {}, ["a: not a Parquet file, or damaged after row 0"])
+    check_mistake(read, "parquet.gz", gzip.compress(content), {}, ["a: a Parquet file is not compressed as a whole", "gunzip"])
+    check_mistake(read, "tsv", content, {}, ["a:", "this is a Parquet file; ", "labelled texts by --format=parquet"])
+    parquet.write_table(pyarrow.table([["a"], ["b"]], names=["text", "text"]), "a.parquet")
+    check_mistake(read, "parquet", None, {}, ["a: 2 columns are named 'text'"])
+
+
+def test_lists_that_unpack_to_gigabytes_are_refused(folder, monkeypatch):
+    word = pyarrow.array(["a" * (1 << 20)])
+    entries = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 4096, "int32"), word)
+    lists = pyarrow.ListArray.from_arrays(pyarrow.array([0, 4096], "int32"), entries)
+    parquet.write_table(pyarrow.table({"text": ["x"], "label": lists}), "a.parquet")
+    assert os.path.getsize("a.parquet") < 1 << 18  # of a list of 4 GiB
+    check_mistake(read, "parquet", None, CLASSES_OF, ["a: row 1: a list with more than 33,554,432 characters"])
+    both([{"text": "x", "label": ["bad"] * 60}, {"text": "y", "label": ["good"] * 41}])
+    monkeypatch.setattr(parquet_tables, "_LISTED", 100)
+    check_mistake(read, "parquet", None, CLASSES_OF, ["a: the lists of column 'label' have 101 values", "of 2 rows"])

@@ -205,7 +205,8 @@ def test_rows_draw_their_level_by_the_weights():
 def test_text_without_marks_is_refused(cache, tokens):
     data = TextData(corruption=BertMasking(choice=Units()))
     with pytest.raises(
-        UserError, match="has no marks of phrases and entities, which Units masks: give the text with --marks=given or --marks"
+        UserError,
+        match="has no marks of phrases and entities, which Units reads: give the text with --marks=given or --marks",
     ):
         data.training(cache, tokens, 32, 4, 0)
     assert TextData(corruption=BertMasking(choice=WholeWords())).training(cache, tokens, 32, 4, 0)

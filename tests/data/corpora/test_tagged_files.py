@@ -1,11 +1,13 @@
-"""Sentences with tagged words of files with columns and of JSON lines."""
+"""Sentences with tagged words of files with columns, of JSON lines and of Parquet."""
 
 import dataclasses
 import gzip
 import json
 
+import pyarrow
 import pytest
 from mistakes import check_mistake
+from pyarrow import parquet
 
 from bertfam.data.corpora.labelled.tagged_files import TaggedFiles
 from bertfam.errors import UserError
@@ -57,6 +59,26 @@ def test_tags_of_json_may_be_whole_numbers(folder):
     assert read("a.jsonl", '{"tokens": ["x", "y"], "tags": [1, 0]}', classes=("0", "1")) == [["x", "y", "1 0"]]
 
 
+def write_table(words, tags):
+    parquet.write_table(pyarrow.table({"tokens": words, "tags": tags, "id": [3] * len(words)}), "a.table", row_group_size=1)
+    with open("a.table", "rb") as file:
+        return file.read()
+
+
+def test_lists_of_parquet_give_the_same_documents(folder):
+    words, tags = map(list, zip(*SENTENCES, strict=True))
+    for kind in (pyarrow.string(), pyarrow.large_string(), pyarrow.dictionary(pyarrow.int32(), pyarrow.string())):
+        for lists in (pyarrow.list_, pyarrow.large_list):
+            assert read("a.parquet", write_table(words, pyarrow.array(tags, lists(kind)))) == DOCUMENTS
+    numbers = [[CLASSES.index(tag) for tag in part] for part in tags]
+    content = write_table(words, pyarrow.array(numbers, pyarrow.list_(pyarrow.int8())))
+    assert read("a.txt", content, input_format="parquet", classes=("0", "1", "2")) == DOCUMENTS
+    assert read("a.parquet", content, tagged=False, tags="other") == [[*part, " ".join(["nan"] * len(part))] for part in words]
+    pairs = ["EU", "U.K."]
+    content = write_table(pyarrow.array([pairs], pyarrow.list_(pyarrow.string(), 2)), [["O", "O"]])
+    assert read("a.parquet", content) == [[*pairs, "2 2"]]
+
+
 @pytest.mark.parametrize("space", ["\u00a0", "\u3000", "\u2028", "\u0085", "\x0b", "\x1c"])
 def test_columns_are_separated_by_spaces_and_tabs_alone(folder, space):
     """Other white space is part of a word, as the space of 10 000 is."""
@@ -102,6 +124,21 @@ MISTAKES = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes_are_reported_with_their_place(folder, mistake):
     check_mistake(read, *MISTAKES[mistake])
+
+
+@pytest.mark.parametrize(
+    ("words", "tags", "expected"),
+    [
+        ([["x"], ["x", None]], [["O"], ["O", "O"]], ["a: row 2: ", "'tokens' has a word that is no string"]),
+        ([["x"], None], [["O"], ["O"]], ["a: row 2: ", "'tokens' is no list"]),
+        ([["x"], ["x"]], [["O"], [None]], ["a: row 2: ", "None"]),
+        ([["x"], ["x", "y"]], [["O"], ["O"]], ["a: row 2: 2 words and 1 tag;"]),
+        (["x", "y"], [["O"], ["O"]], ["a: row 1: ", "'tokens' is no list"]),
+        ([["x"]], [[{"a": "O"}]], ["a: column 'tags' has type list<", "struct<a: string>", "--label"]),
+    ],
+)
+def test_mistakes_in_parquet_are_reported_with_their_row(folder, words, tags, expected):
+    check_mistake(read, "parquet", write_table(words, tags), {}, expected)
 
 
 def test_invalid_settings_are_refused():

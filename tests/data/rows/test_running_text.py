@@ -6,7 +6,7 @@ from numbered_documents import BARE, FIRST, IDS, make_documents, random_document
 
 import bertfam.data.rows.running_text as text_rows
 from bertfam.corruption.token_ids import TokenIds
-from bertfam.data.rows.running_text import Chunks, DocSentences, FullSentences, WholeDocuments
+from bertfam.data.rows.running_text import Chunks, ClozeBlocks, DocSentences, FullSentences, WholeDocuments
 from bertfam.errors import UserError
 
 KINDS = [FullSentences, DocSentences, Chunks, WholeDocuments]
@@ -102,6 +102,16 @@ def test_lanes_keep_all_text(kind, monkeypatch):
         assert np.array_equal(whole.lengths, laned.lengths)
     else:
         assert len(whole) < len(laned) < len(whole) + len(documents.tokens) / 500 + 2
+
+
+def test_cloze_blocks_have_two_sentences():
+    documents = make_documents([4, 3], [5], [9, 2, 2], [6, 6])
+    examples = ClozeBlocks().examples(documents, 10, 0, IDS)
+    rows = examples.rows(np.arange(len(examples)), np.zeros(len(examples), np.uint64))
+    # Rows have 8 tokens: the second document is one sentence, and the rows of the fourth, and the first of the third, have one.
+    assert row_texts(rows, True) == [[*range(FIRST, FIRST + 7)], [*range(FIRST + 20, FIRST + 25)]]
+    with pytest.raises(UserError, match="toy has no block of two sentences .* --input_format=paragraphs"):
+        ClozeBlocks().examples(make_documents([4], [5]), 10, 0, IDS)
 
 
 def test_unknown_words_are_not_maskable():

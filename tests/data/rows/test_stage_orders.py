@@ -1,5 +1,6 @@
 """Stages over the same rows continue one order and one count of epochs."""
 
+import dataclasses
 import hashlib
 from collections import Counter
 
@@ -8,20 +9,21 @@ import pytest
 from numbered_documents import FIRST, IDS, fake_cache, make_documents, random_documents
 
 from bertfam.corruption.masked_lm.masking import BertMasking
+from bertfam.data.rows.mixture import Shares
 from bertfam.data.rows.order import Streams
 from bertfam.data.rows.packing import Packed
 from bertfam.data.rows.running_text import Chunks, DocSentences, WholeDocuments
 from bertfam.data.rows.sentence_pairs import SentencePairs
 from bertfam.data.text_data import TextData
 from bertfam.errors import UserError
-from bertfam.training.stages import Ramp, Stage, StagedBatches, expand_ramps, stage_batches, total_steps
+from bertfam.training.stages import Ramp, Stage, StagedBatches, expanded, stage_batches, total_steps
 
 DOCUMENTS = make_documents(*[[5 + number % 7] for number in range(1000)])
 
 
 def staged(data, stages, cache=None):
     """Return the batches of a run with these stages."""
-    stages = expand_ramps(stages)
+    stages = expanded(stages)
     cache = cache or fake_cache(text=DOCUMENTS)
     opened = {}
     for index in range(len(stages)):
@@ -78,7 +80,7 @@ def test_stages_of_another_length_have_rows_and_epochs_of_their_own():
 def test_packed_rows_continue_over_a_ramp():
     rows = len(staged(PACKED, (Stage(1, 64, 1),)).sources[0].sequence.examples)
     ramp = (Ramp(rows // 20, 64, 26, first_batch_size=10, sizes=3, multiple=1),)
-    left = rows - sum(stage.steps * stage.batch_size for stage in expand_ramps(ramp))
+    left = rows - sum(stage.steps * stage.batch_size for stage in expanded(ramp))
     assert left > 0
     assert uses_of_documents(staged(PACKED, (*ramp, Stage(left, 64, 1)))) == {1: 1000}
 
@@ -150,3 +152,58 @@ def test_runs_begun_earlier_keep_their_rows():
     # The first stage of a length is the same in both versions.
     assert digest(staged(TextData(rows=DocSentences()), stages, cache).rows(9, 0, 16)) == "59e06fd0ed5a0eba"
     assert total_steps(stages) == 40
+
+
+def masks(batches, step, stage):
+    rows = batches.rows(step, 0, batches.stages[stage].batch_size)
+    return rows["masked_loss_weights"].sum(axis=1)
+
+
+@pytest.mark.parametrize("data", [SHUFFLED, PACKED])
+def test_a_stage_changes_the_noise_and_nothing_else(data):
+    rates = (0.4, 0.2, 0.1)
+    plain = staged(data, [Stage(10, 16, 20, corruption=BertMasking(rate=0.4))] * 3)
+    batches = staged(data, [Stage(10, 16, 20, corruption=BertMasking(rate=rate)) for rate in rates])
+    for step in range(30):
+        assert np.array_equal(clean_tokens(batches, step, 20), clean_tokens(plain, step, 20))
+    counts = [np.mean([masks(batches, step, stage).mean() for step in range(10 * stage, 10 * stage + 10)]) for stage in range(3)]
+    assert counts[0] > 1.7 * counts[1] > 1.7 * 1.5 * counts[2]
+    for step in (0, 10, 29):
+        whole = batches.rows(step, 0, 20)
+        parts = [batches.rows(step, start, stop) for start, stop in ((0, 7), (7, 13), (13, 20))]
+        assert all(np.array_equal(np.concatenate([part[name] for part in parts]), value) for name, value in whole.items())
+
+
+def test_a_stage_changes_the_shares_of_corpora_and_each_goes_on_in_its_order():
+    apart = 10_000
+    documents = make_documents(*[[5]] * 40)
+    one, two, three = (dataclasses.replace(documents, tokens=documents.tokens + np.uint32(number * apart)) for number in range(3))
+    stages = (
+        Stage(6, 16, 10, shares=Shares(rates=(1.0, 1.0, 2.0))),
+        Stage(6, 16, 10, shares=Shares(names=("three", "one"), rates=(1.0, 3.0))),
+        Stage(6, 16, 5, shares=Shares(names=("three", "one"), rates=(1.0, 3.0))),
+        Stage(6, 16, 10),
+    )
+    cache = fake_cache(one=one, two=two, three=three)
+    batches = staged(SHUFFLED, stages, cache)
+    read, step = [], 0
+    for stage in stages:
+        tokens = [clean_tokens(batches, step + number, stage.batch_size) for number in range(stage.steps)]
+        read.append(np.concatenate(tokens))
+        step += stage.steps
+    counts = [[int(np.sum((tokens - FIRST) // apart == number) // 5) for number in range(3)] for tokens in read]
+    assert counts == [[15, 15, 30], [45, 0, 15], [23, 0, 7], [20, 20, 20]]
+    for number in range(3):
+        # The rows of a corpus over all stages are those of whole epochs.
+        own = np.concatenate([tokens[(tokens >= FIRST) & ((tokens - FIRST) // apart == number)] for tokens in read])
+        rows = own.reshape(-1, 5)[:, 0]
+        for epoch in range(len(rows) // 40):
+            assert len(set(rows[40 * epoch : 40 * epoch + 40])) == 40
+    for shares, message in (
+        (Shares(names=("four",)), "Shares.names has four, which the text lacks: it has one, two, three"),
+        (Shares(rates=(1.0,)), "Shares.rates has 1 entries for the corpora one, two, three: give one for each"),
+    ):
+        with pytest.raises(UserError, match=message):
+            staged(SHUFFLED, [Stage(2, 16, 10, shares=shares)], cache)
+    with pytest.raises(UserError, match="Stage.shares are those of several corpora, but .* holds one"):
+        staged(SHUFFLED, [Stage(2, 16, 10, shares=Shares())])

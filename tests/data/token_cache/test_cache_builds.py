@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from time_limits import FAR_SECONDS
 
 from bertfam.data.corpora import document_batches
 from bertfam.data.corpora.corpus import Corpus
@@ -429,7 +430,7 @@ def test_concurrent_builds_make_one_cache(tmp_path, vocabulary, small_batches, m
 
     def slow(*arguments):
         is_finishing.set()
-        release.wait(60)
+        release.wait(FAR_SECONDS)
         finish(*arguments)
 
     monkeypatch.setattr(BuildFolder, "finish", slow)
@@ -445,18 +446,18 @@ def test_concurrent_builds_make_one_cache(tmp_path, vocabulary, small_batches, m
 
     threads = [threading.Thread(target=run, args=("first", NumberedDocuments()))]
     threads[0].start()
-    assert is_finishing.wait(60)
+    assert is_finishing.wait(FAR_SECONDS)
     for name, corpus in (("second", NumberedDocuments()), ("other", OtherDocuments())):
         threads.append(threading.Thread(target=run, args=(name, corpus)))
         threads[-1].start()
     waiting = f"which writes {tmp_path / 'cache'}"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + FAR_SECONDS
     while stderr.getvalue().count(waiting) < 2:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     release.set()
     for thread in threads:
-        thread.join(60)
+        thread.join(FAR_SECONDS)
     assert stderr.getvalue().count("tokenising train") == 1
     assert isinstance(results["first"], TokenCache) and isinstance(results["second"], TokenCache)
     assert 'corpora.text.kind was "given" and is "other" now' in str(results["other"])

@@ -386,3 +386,15 @@ def test_wordpiece_ids_and_offsets_equal_those_of_the_library(learn, lines, opti
         theirs, encoding = library.encode(text, add_special_tokens=False), wordpiece.encode(text)
         assert ids.tolist() == encoding.ids.tolist() == theirs.ids
         assert encoding.pieces == theirs.tokens and [tuple(pair) for pair in encoding.offsets.tolist()] == theirs.offsets
+
+
+def test_whole_words_are_the_most_frequent_ones():
+    text = ["The cat and the dog, and the bird.", "the cat sat", "a dog sat"]
+    with pytest.warns(UserWarning, match="only 10 pieces with min_frequency 2, not the 50 requested"):
+        every = WordPiece.train(text, size=50, whole_words=True)
+    assert every.pieces(range(5, 10)) == ["the", "and", "cat", "dog", "sat"]
+    few = WordPiece.train(text, size=7, whole_words=True)
+    assert few.pieces(range(5, 7)) == ["the", "and"]
+    assert few.pieces(few.encode_batch(["The and then tha"])[0]) == ["the", "and", "[UNK]", "[UNK]"]
+    with pytest.raises(UserError, match="no word occurs 9 times"):
+        WordPiece.train(text, size=50, whole_words=True, min_frequency=9)

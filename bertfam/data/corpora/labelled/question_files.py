@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from bertfam.data.corpora.file_corpus import FileCorpus
 from bertfam.data.corpora.formats import replace_invalid
-from bertfam.data.corpora.labelled.labelled_files import UNKNOWN
+from bertfam.data.corpora.labelled.labelled_corpus import UNKNOWN
 from bertfam.data.corpora.text_lines import read_blocks
 from bertfam.errors import UserError
 

@@ -4,21 +4,23 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal, get_args
 
 from typing_extensions import override
 
 from bertfam.data.corpora.file_corpus import FileCorpus
-from bertfam.data.corpora.formats import ends_in, read_objects, replace_invalid
-from bertfam.data.corpora.labelled.labelled_files import UNKNOWN, name_of
-from bertfam.data.corpora.labelled.records import field_of
+from bertfam.data.corpora.formats import ends_in, replace_invalid
+from bertfam.data.corpora.labelled.labelled_corpus import UNKNOWN, name_of
+from bertfam.data.corpora.labelled.records import RecordFormat, field_of, read_records
 from bertfam.data.corpora.text_lines import check_encoding, read_lines
 from bertfam.errors import UserError
 from bertfam.plurals import listed, plural
 from bertfam.storage.untrusted import check_class_names
 
-TagFormat = Literal["conll", "conllu", "jsonl"]
-_COLUMNS: dict[TagFormat, tuple[str, str]] = {"conll": ("1", "2"), "conllu": ("2", "4"), "jsonl": ("tokens", "tags")}
+TagFormat = Literal["conll", "conllu", "jsonl", "parquet"]
+_LISTS = ("tokens", "tags")
+_COLUMNS: dict[TagFormat, tuple[str, str]] = {"conll": ("1", "2"), "conllu": ("2", "4"), "jsonl": _LISTS, "parquet": _LISTS}
 _DOCUMENT = "-DOCSTART-"
 _SPACES = " \t"  # other white space, such as U+00A0 in "10 000", belongs to a word
 _RUNS_OF_SPACES = re.compile(" +")
@@ -26,22 +28,23 @@ _RUNS_OF_SPACES = re.compile(" +")
 
 @dataclass(frozen=True)
 class TaggedFiles(FileCorpus):
-    """Sentences with a tag for each word, in plain, gzipped or zstd-compressed files.
+    """Sentences with a tag for each word, in plain, gzipped or zstd-compressed files, or Parquet.
 
-    The formats:
+    The formats::
 
         conll    one word per line, in columns that tabs or spaces separate; a blank line ends a sentence, and lines that begin
                  with -DOCSTART- are left out
         conllu   the same of Universal Dependencies, with ten columns; comments and the lines of several words (1-2) are left out
         jsonl    one JSON object per line, with a list of words and a list of tags
+        parquet  the same lists in the columns of each row
 
     Each sentence is a document of its own.
 
     Attributes:
       train, validation, validation_fraction: See `FileCorpus`.
-      input_format: "conll", "conllu" or "jsonl"; None: "conllu" and "jsonl" for files of these extensions, else "conll".
+      input_format: "conll", "conllu", "jsonl" or "parquet"; None: as the extension of each file says, "conll" for any other.
       words, tags: Columns, counted from 1, or fields of the words and of their tags; None: 1 and 2 where there
-        are no more, 2 and 4 (parts of speech) in conllu, "tokens" and "tags" in jsonl.
+        are no more, 2 and 4 (parts of speech) in conllu, "tokens" and "tags" in jsonl and parquet.
       tagged: False if the words have no tags.
       classes: Names of the tags, in the order of the model's outputs.
       encoding: Any codec of Python.
@@ -78,17 +81,21 @@ class TaggedFiles(FileCorpus):
     def labels_words(self) -> bool:
         return True
 
-    def is_json(self, path: str | os.PathLike[str]) -> bool:
-        """Return True if a file has JSON objects in place of columns."""
-        return (self.input_format or _format_of(path)) == "jsonl"
+    def has_lists(self, path: str | os.PathLike[str]) -> bool:
+        """Return True if a file has a list of the words of each sentence, and not a line for each word."""
+        return _COLUMNS[self.input_format or _format_of(path)] == _LISTS
 
     def records(self, path: str | os.PathLike[str]) -> Iterator[tuple[str, list[str], list[str]]]:
         """Yield the place, the words and the tags of each sentence; there are no tags if the words have none."""
         input_format = self.input_format or _format_of(path)
         words, tags = (given or own for given, own in zip((self.words, self.tags), _COLUMNS[input_format], strict=True))
-        read = self._objects if input_format == "jsonl" else self._sentences
+        read = self._lists if self.has_lists(path) else self._sentences
         for where, found in read(path, words, tags):
             yield where, [replace_invalid(word) for word, _ in found], [tag for _, tag in found] if self.tagged else []
+
+    def training_records(self) -> Iterator[tuple[str, list[str], list[str]]]:
+        """Yield the `records` of all training files."""
+        return chain.from_iterable(map(self.records, self.files("train")))
 
     @override
     def read(self, path: str | os.PathLike[str]) -> Iterator[list[str]]:
@@ -112,16 +119,18 @@ class TaggedFiles(FileCorpus):
         settings: dict[str, Any] = {"kind": "tagged_files", **{name: getattr(self, name) for name in names}}
         return settings | {"classes": list(self.classes), "encoding": check_encoding(self.encoding)} | self.file_settings()
 
-    def _objects(self, path: str | os.PathLike[str], words: str, tags: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-        """Yield the place, and the words with their tags, of each JSON object; the tags are "" if the words have none."""
-        for where, record in read_objects(path, self.encoding):
+    def _lists(self, path: str | os.PathLike[str], words: str, tags: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+        """Yield the place, and the words with their tags, of each record; the tags are "" if the words have none."""
+        columns = {words: "--text"} | ({tags: "--label"} if self.tagged else {})
+        input_format: RecordFormat = "parquet" if (self.input_format or _format_of(path)) == "parquet" else "jsonl"
+        for where, record in read_records(path, input_format, self.encoding, columns=columns):
             lists = [field_of(record, words, where, "--text")]
             lists += [field_of(record, tags, where, "--label")] if self.tagged else []
             for name, value in zip((words, tags), lists, strict=False):
                 if not isinstance(value, list) or not value:
-                    raise UserError(f"{where}: the field {name!r} is no list, or an empty one; fix the line, or drop it")
+                    raise UserError(f"{where}: the field {name!r} is no list, or an empty one; fix or drop the record")
             if not all(isinstance(word, str) and word.strip() for word in lists[0]):
-                raise UserError(f"{where}: the field {words!r} has a word that is no string, or empty; fix the line, or drop it")
+                raise UserError(f"{where}: the field {words!r} has a word that is no string, or empty; fix or drop the record")
             if self.tagged and len(lists[0]) != len(lists[1]):
                 counts = f"{plural(len(lists[0]), 'word')} and {plural(len(lists[1]), 'tag')}"
                 raise UserError(f"{where}: {counts}; give each word a tag")
@@ -162,7 +171,7 @@ class TaggedFiles(FileCorpus):
 
 
 def _format_of(path: str | os.PathLike[str]) -> TagFormat:
-    formats: tuple[TagFormat, ...] = ("conllu", "jsonl")
+    formats: tuple[TagFormat, ...] = ("conllu", "jsonl", "parquet")
     return next((kind for kind in formats if ends_in(path, f".{kind}")), "conll")
 
 

@@ -12,7 +12,7 @@ from bertfam.corruption.decoder_rows import start_id
 from bertfam.corruption.token_ids import ControlToken, TextFrame, TokenIds
 from bertfam.data.rows.layout import RowLayout
 from bertfam.data.token_cache.documents import Documents, Values
-from bertfam.errors import UserError
+from bertfam.errors import RowMistake, UserError
 from bertfam.features import FeatureSpec, RowShape, Start, encoder_features, label_features, shifted_features
 
 
@@ -74,7 +74,7 @@ class LabelledExamples:
         self._is_pair = lengths.shape[1] == 2
         room = length - frame_size(frame, is_pair=self._is_pair)
         if room < 2:
-            raise UserError(f"length {length} is too short for a labelled text; use at least {length - room + 2}")
+            raise RowMistake(f"length {length} is too short for a labelled text; use at least {length - room + 2}")
         self._sizes = truncated(lengths, room)
         is_cut = (lengths.sum(axis=1) > room).reshape(len(documents), -1).any(axis=1)
         self.cut, self.warnings = int(is_cut.sum()), list[str]()

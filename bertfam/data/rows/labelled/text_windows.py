@@ -9,7 +9,7 @@ from typing_extensions import override
 from bertfam.corruption.token_ids import TextFrame, TokenIds
 from bertfam.data.rows.labelled.labelled_texts import LabelledExamples, LabelledTexts, frame_size
 from bertfam.data.token_cache.documents import Documents, Values
-from bertfam.errors import UserError
+from bertfam.errors import RowMistake, UserError
 
 
 class WindowParts(NamedTuple):
@@ -92,9 +92,9 @@ class WindowExamples(LabelledExamples):
             raise UserError("windows are of single texts, and this corpus has pairs: leave --stride (TextWindows) out")
         room = length - frame_size(frame, is_pair=False)
         if stride > room:
-            raise UserError(
-                f"windows of {room} tokens that begin every {stride} (TextWindows.stride) leave tokens out: lower --stride to at "
-                f"most {room}, or raise --length"
+            raise RowMistake(
+                f"--stride={stride} (TextWindows.stride) is more than the {room} tokens of a text in a row of {length}, so that "
+                f"windows leave tokens out: lower it to at most {room}, or raise --length"
             )
         self._windows = Windows(self._text_lengths()[:, 0], room, stride)
         self.cut, self.warnings = 0, []

@@ -1,0 +1,1 @@
+"""Analysis of trained models: attention, and the roles of heads."""

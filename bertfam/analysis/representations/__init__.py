@@ -1,0 +1,1 @@
+"""Vectors of words in their contexts: neighbours, word similarity, and the geometry of layers."""

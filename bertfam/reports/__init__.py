@@ -1,0 +1,1 @@
+"""Pages of runs: the files of a MODEL_DIR, or of several, on one HTML page."""

@@ -1,0 +1,1 @@
+"""Merged parameters of several checkpoints."""
