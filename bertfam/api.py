@@ -22,8 +22,9 @@ from bertfam.features import SENTENCES
 from bertfam.finetuning.answers import find_answers
 from bertfam.finetuning.predictions import predictions
 from bertfam.finetuning.predictor import Predictor, make_predictor
+from bertfam.finetuning.published import has_classifier, open_published
 from bertfam.finetuning.target_predictor import TargetPredictor
-from bertfam.interop.sentence_transformers import EmbeddingSettings
+from bertfam.interop.sentence_transformers import EmbeddingSettings, find_settings
 from bertfam.layers.execution import Execution
 from bertfam.layers.pooling import PoolingMode
 from bertfam.layers.stack import divided
@@ -540,7 +541,8 @@ def load(path: str | Path, *, step: int | None = None, network: str | None = Non
     """Load a model from a MODEL_DIR or a Hugging Face folder (config.json, safetensors, tokenizer files).
 
     The MODEL_DIR of `bertfam finetune` gives a `FineTunedModel`, which predicts labels of texts, or a `FineTunedLanguageModel`,
-    which generates target texts. The caller's gin bindings do not change.
+    which generates target texts. The Hugging Face folder of a classifier, such as BertForSequenceClassification, gives a
+    `FineTunedModel`, too. The caller's gin bindings do not change.
 
     Args:
       path: the folder.
@@ -555,6 +557,11 @@ def load(path: str | Path, *, step: int | None = None, network: str | None = Non
     _check_folder(path, step)
     if network is not None:
         check_text(network, "network")
+    if network is None and step is None and has_classifier(path):
+        try:
+            return _fine_tuned(path, open_published(path))
+        except UserError as error:
+            warn([f"{error}: the model is loaded without predict"])
     read = read_network(path, step=step, network=network)
     predictor = make_predictor(read.trained) if network is None and read.trained else None
     if isinstance(predictor, TargetPredictor):
@@ -562,6 +569,13 @@ def load(path: str | Path, *, step: int | None = None, network: str | None = Non
     if predictor:
         return FineTunedModel(read.config, read.params, read.vocabulary, predictor, embedding=read.embedding)
     return _make_model(path, read)
+
+
+def _fine_tuned(path: str | Path, predictor: Predictor) -> FineTunedModel:
+    """Return the API's model of a Hugging Face folder with a classifier."""
+    config: Any = predictor.objective.model
+    settings = find_settings(to_path(path))
+    return FineTunedModel(config, predictor.params, predictor.vocabulary, predictor, embedding=settings)
 
 
 def load_networks(path: str | Path, *, step: int | None = None, average: bool = False) -> dict[str, Model | LanguageModel]:

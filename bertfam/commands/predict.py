@@ -30,6 +30,9 @@ The columns of the texts are those of `bertfam finetune`, unless flags name othe
 of the input: the predicted class and its probability, or the predicted number; of words one line per word. The same command again
 resumes after an interruption. With --label, the column of the true labels, the scores of the predictions are printed (they need
 'bertfam[finetune]'): accuracy, F1 and Matthews' correlation, Pearson's and Spearman's correlation, or F1 of entities.
+--model_dir may be a Hugging Face folder with a classifier of texts or words or with answers, such as
+BertForSequenceClassification; its classes are those of config.json, and its texts stand in the column "text" unless --text names
+another.
 A model that was trained on targets generates them, greedily or with --beams=N. With --target, the column of the true ones, exact
 match, BLEU and chrF are printed."""
 
@@ -66,9 +69,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--no_answer_threshold",
         type=float,
-        default=0.0,
         metavar="MARGIN",
-        help="of questions: how much better no answer must score than the best one to be predicted (default: 0)",
+        help="of questions: how much better no answer must score than the best one to be predicted (default: 0, and never in a "
+        "Hugging Face folder that transformers wrote)",
     )
     group.add_argument(
         "--beams", type=int, metavar="N", help="of targets: search for the likeliest text with N beams (default: greedily)"
@@ -84,18 +87,14 @@ def main(args: argparse.Namespace) -> int:
         _check_flags(args)
     if args.batch_size < 1:
         raise UserError(f"--batch_size={args.batch_size} is less than 1")
-    from bertfam.interop.folders import check_is_run
+    flags.check_model_dir(args)
 
-    tune = f"fine-tune it by `bertfam finetune --init_from={args.model_dir}`, or predict with transformers if it is fine-tuned"
-    check_is_run(args.model_dir, of_huggingface=tune)
-
-    from bertfam.finetuning.predictor import open_fine_tuned
     from bertfam.plurals import plural
     from bertfam.training.jax_setup import enable_compilation_cache
 
     flags.import_modules(args)
     enable_compilation_cache()
-    predictor = open_fine_tuned(args.model_dir, flags.step_of(args), average=args.average)
+    predictor = _open_predictor(args)
     if task is not None:
         _predict_task(args, predictor, task)
         _warn_of_cut(predictor)
@@ -105,11 +104,34 @@ def main(args: argparse.Namespace) -> int:
         count, items, outputs = _predict(args, inference, file)
         if file:
             file.finish()
-            print(f"wrote {args.output}: {plural(count, 'prediction')} of step {predictor.step:,}")
+            print(f"wrote {args.output}: {plural(count, 'prediction')}{_of_step(predictor)}")
     _warn_of_cut(predictor)
     if args.label or args.target:
         _print_scores(args, inference, items, outputs)
     return 0
+
+
+def _open_predictor(args: argparse.Namespace) -> Predictor | TargetPredictor:
+    """Open the model of --model_dir; raise UserError if it is a Hugging Face folder without a classifier, or with --step."""
+    from bertfam.finetuning.predictor import open_fine_tuned
+    from bertfam.finetuning.published import has_classifier, open_published
+    from bertfam.interop.folders import is_huggingface
+
+    if not is_huggingface(args.model_dir):
+        return open_fine_tuned(args.model_dir, flags.step_of(args), average=args.average)
+    if args.step is not None or args.average:
+        flag = "--average" if args.average else f"--step={args.step}"
+        raise UserError(f"{flag}: {args.model_dir} is a Hugging Face folder, which has one set of parameters; leave it out")
+    if not has_classifier(args.model_dir):
+        raise UserError(
+            f"{args.model_dir} has no classifier of texts, words or answers (architectures in config.json): fine-tune it by "
+            f"`bertfam finetune --init_from={args.model_dir} --train=FILE`"
+        )
+    return open_published(args.model_dir)
+
+
+def _of_step(predictor: Predictor | TargetPredictor) -> str:
+    return "" if predictor.step is None else f" of step {predictor.step:,}"
 
 
 def _warn_of_cut(predictor: Predictor | TargetPredictor) -> None:
@@ -159,7 +181,7 @@ def _predict_task(args: argparse.Namespace, predictor: Predictor | TargetPredict
         if args.json:
             raise UserError("--json prints scores, and with --task_name --output=DIR holds predictions alone; leave one out")
         for path, count in write_submission(predictor, task, args.data_dir, args.output, args.batch_size):
-            print(f"wrote {path}: {plural(count, 'prediction')} of step {predictor.step:,}")
+            print(f"wrote {path}: {plural(count, 'prediction')}{_of_step(predictor)}")
         return
     scored = score_task(predictor, task.locate(args.data_dir), args.batch_size)
     _print(args, scored.texts, predictor.step, scored.scores)
@@ -171,6 +193,7 @@ def _open_inference(args: argparse.Namespace, predictor: Predictor | TargetPredi
     from bertfam.data.corpora.labelled.question_files import QuestionFiles
     from bertfam.data.corpora.labelled.tagged_files import TaggedFiles
     from bertfam.finetuning.inference import QuestionInference, TextInference, WordInference
+    from bertfam.finetuning.published import files_of
     from bertfam.finetuning.target_predictor import TargetPredictor
 
     if isinstance(predictor, TargetPredictor):
@@ -178,7 +201,10 @@ def _open_inference(args: argparse.Namespace, predictor: Predictor | TargetPredi
     for name in ("target", "beams"):
         if getattr(args, name):
             raise UserError(f"--{name} is of models that generate targets, and {args.model_dir} predicts labels; leave it out")
-    trained, own = _in_files(args, predictor), (predictor, args.batch_size)
+    trained, own = (
+        _in_files(args, predictor) or files_of(predictor.objective.head, tuple(args.input)),
+        (predictor, args.batch_size),
+    )
     if isinstance(trained, LabelledFiles):
         check_format(args, "texts")
         if args.probabilities and not trained.classes:
@@ -192,8 +218,22 @@ def _open_inference(args: argparse.Namespace, predictor: Predictor | TargetPredi
     if isinstance(trained, QuestionFiles):
         check_format(args, "questions", allowed=("label",))
         corpus = QuestionFiles(tuple(args.input), answered=bool(args.label), validation_fraction=0.0)
-        return QuestionInference(*own, corpus, args.output, args.no_answer_threshold)
-    raise UserError(f"{args.model_dir} was not trained on labelled files, whose columns its predictions would read")
+        if args.no_answer_threshold is not None and predictor.step is None:
+            predictor = _with_no_answer(predictor)
+        return QuestionInference(predictor, args.batch_size, corpus, args.output, args.no_answer_threshold or 0.0)
+    raise UserError(
+        f"{args.model_dir} chooses among several texts, whose columns are not known here; use bertfam.load(...).predict"
+    )
+
+
+def _with_no_answer(predictor: Predictor) -> Predictor:
+    """Return a predictor of answers that may predict none."""
+    import dataclasses
+
+    from bertfam.objectives.fine_tuning.heads import SpanExtraction
+
+    objective = dataclasses.replace(predictor.objective, head=SpanExtraction(has_no_answer=True))
+    return dataclasses.replace(predictor, objective=objective)
 
 
 def _open_targets(args: argparse.Namespace, predictor: TargetPredictor) -> TargetInference:
@@ -292,7 +332,7 @@ def _print_scores(args: argparse.Namespace, inference: Inference, items: list[An
     _print(args, len(items), inference.predictor.step, inference.scores(items, outputs))
 
 
-def _print(args: argparse.Namespace, texts: int, step: int, scores: dict[str, float]) -> None:
+def _print(args: argparse.Namespace, texts: int, step: int | None, scores: dict[str, float]) -> None:
     import json
 
     from bertfam.finetuning.scores import describe
@@ -301,4 +341,5 @@ def _print(args: argparse.Namespace, texts: int, step: int, scores: dict[str, fl
     if args.json:
         print(json.dumps(json_value({"texts": texts, "step": step, **scores})))
     else:
-        print("\n".join([f"{texts:,} texts, step {step:,}", *describe(scores)]))
+        title = f"{texts:,} texts" + ("" if step is None else f", step {step:,}")
+        print("\n".join([title, *describe(scores)]))

@@ -113,22 +113,24 @@ def row_bindings(args: argparse.Namespace, config: Config, model: LanguageModelC
 def text_bindings(args: argparse.Namespace, config: Config, saved: Run | None) -> list[Override]:
     """Return the bindings of labelled texts for a language model; `saved` is the run in MODEL_DIR that resumes, if any.
 
-    A causal LM reads them without the frame that encoders have, and may have the loss of its published fine-tuning, or that of
-    the run. The rows of an encoder-decoder have no [CLS], and its decoder's input where that does not begin with the text's end.
+    Its rows are those of `row_options`; a causal LM may have the loss of its published fine-tuning, or that of the run.
     """
     from bertfam.config import Override
     from bertfam.config.objects import described_object
+    from bertfam.finetuning.published import row_options
 
     described = described_object(config, ("Run", "objective", "model"))
-    model = described and described[0](**described[1])
-    lines, rows = list[str](), "LabelledTexts" if args.stride is None else "TextWindows"
-    if model is not None and model.kind == "decoder":
-        lines += [f"{rows}.framed = False", f"{rows}.start = {model.start!r}"]
+    if described is None:
+        return []
+    model = described[0](**described[1])
+    rows, labels = row_options(model)
+    layout = "LabelledTexts" if args.stride is None else "TextWindows"
+    lines = [f"{layout}.{name} = {value!r}" for name, value in rows.items()]
+    lines += [f"Labels.{name} = {value!r}" for name, value in labels.items()]
+    if model.kind == "decoder":
         published = getattr(saved.objective, "lm", 0.0) if saved else getattr(model, "fine_tuning_lm", 0.0)
         if published and args.lm_weight is None and args.freeze != "encoder" and not config.binds("FineTuning.lm"):
             lines.append(f"FineTuning.lm = {published}")
-    elif model is not None and model.kind == "encoder_decoder" and model.start != "eos":
-        lines += [f"{rows}.requires_cls = False", f"Labels.start = {model.start!r}"]
     return [Override(line, f"--init_from={args.init_from}") for line in lines]
 
 

@@ -17,7 +17,7 @@ from bertfam.data.corpora.labelled.labelled_corpus import UNKNOWN, LabelledCorpu
 from bertfam.data.corpora.labelled.target_corpus import TargetCorpus
 from bertfam.data.rows.labelled.labelled_texts import LabelledExamples, Labels, frame_size
 from bertfam.data.rows.layout import RowLayout
-from bertfam.data.rows.length_batches import WINDOW, computed, length_batches
+from bertfam.data.rows.length_batches import WINDOW, computed, length_batches, row_length
 from bertfam.data.token_cache.documents import Documents
 from bertfam.data.token_cache.tokenize import Block, tokenise_labelled
 from bertfam.data.vocabularies import Vocabulary
@@ -48,7 +48,7 @@ class Predictor:
       corpus: The texts that it was trained on; None if it was trained on a token cache alone.
       layout: The layout of its rows.
       length: Tokens of a row.
-      step: Step of its checkpoint.
+      step: Step of its checkpoint; None: it is of a Hugging Face folder, which has no steps.
       corruption: The noise of its rows, which is none.
       counts: Number of texts so far: all that were "read", and those of which a part was "cut" off.
       cut_part: Part of a long text that is cut off.
@@ -60,7 +60,7 @@ class Predictor:
     corpus: Corpus | None
     layout: RowLayout
     length: int
-    step: int
+    step: int | None
     corruption: TextCorruption = Labels()  # noqa: RUF009 - frozen
     counts: Counter[str] = field(default_factory=Counter, compare=False)
     cut_part: ClassVar[str] = "ends"
@@ -150,6 +150,10 @@ class Predictor:
         batches = length_batches(rows, _READ, batch_size, self.length, self.objective.head.choices)
         for indices, outputs in computed(batches, lambda batch: self._apply(self._divided, batch)):
             if not np.isfinite(outputs).all():
+                if self.step is None:
+                    raise UserError(
+                        "the outputs of the model are NaN or infinite: its files are damaged, or its training diverged"
+                    )
                 raise UserError(
                     f"the outputs of step {self.step:,} are NaN or infinite: its training diverged; use an earlier checkpoint "
                     "(--step), or train at a lower rate (--learning_rate)"
@@ -177,6 +181,10 @@ class Predictor:
             labels_words=self.objective.head.labels_words,
         )
         examples = self.layout.examples(documents, self.length, 0, self.vocabulary.token_ids)
+        if isinstance(examples, LabelledExamples) and len(examples):
+            # Models may read rows that are far longer than the texts.
+            longest = row_length(int(examples.row_sizes.max()) // examples.parts, self.length // examples.parts)
+            examples = examples.shortened(examples.parts * longest)
         indices = np.arange(len(examples))
         row_keys = keys.fold(0, indices)
         rows = self.corruption.corrupt(examples.rows(indices, row_keys), row_keys, self.vocabulary.token_ids)

@@ -43,13 +43,8 @@ def check_is_model(folder: str | Path) -> None:
         )
 
 
-def check_is_run(folder: str | Path, *, of_huggingface: str = "") -> None:
-    """Raise UserError if a folder is no MODEL_DIR.
-
-    Args:
-      folder: the folder.
-      of_huggingface: what to do with a Hugging Face folder; "": import it.
-    """
+def check_is_run(folder: str | Path) -> None:
+    """Raise UserError if a folder is no MODEL_DIR."""
     if not _has_config(folder):
         fix = (
             model_folder_around(folder)
@@ -59,8 +54,7 @@ def check_is_run(folder: str | Path, *, of_huggingface: str = "") -> None:
             or "`bertfam pretrain` or `bertfam import` makes one"
         )
         if is_huggingface(folder):
-            advice = of_huggingface or f"make a model folder from it by `bertfam import --input={folder} --output=DIR`"
-            fix = f"it is a Hugging Face folder: {advice}"
+            fix = f"it is a Hugging Face folder: make a model folder from it by `bertfam import --input={folder} --output=DIR`"
         raise UserError(f"{folder} is no model folder (no config.gin); {fix}")
 
 

@@ -79,13 +79,45 @@ def inspect(folder: str | Path) -> tuple[Any, frozenset[str]]:
 
 
 def read(folder: str | Path) -> Imported:
-    """Read config.json and the safetensors of a folder.
+    """Read config.json and the safetensors of a folder; a classifier is left out.
 
     Raises:
       UserError: when the folder is not complete, its model is not supported, or tensors do not fit its config.json.
     """
     folder = to_path(folder)
-    config, tensors, entries, parts = _open(folder)
+    opened = _open(folder)
+    return _read_tensors(folder, opened, shapes_of(opened.config, opened.parts))
+
+
+def find_classifier(folder: str | Path) -> str | None:
+    """Return the part that is the classifier of the class in a folder's config.json, such as "classifier"; None without one."""
+    path = to_path(folder) / "config.json"
+    content = read_json(path)
+    family = _family_named(content.get("model_type"), path)
+    parts = _classifier_parts(family, content.get("architectures") or ())
+    return next(iter(parts & CLASSIFIERS), None)
+
+
+def inspect_classifier(folder: str | Path) -> tuple[Any, Mapping[str, Any]]:
+    """Return the config of the model of a folder with a classifier, and config.json's content; raises as `read` does."""
+    folder = to_path(folder)
+    return _open(folder, with_classifier=True).config, read_json(folder / "config.json")
+
+
+def read_classifier(folder: str | Path, shapes: Mapping[str, Any]) -> Imported:
+    """Read a folder as `read` does, with its classifier.
+
+    Args:
+      folder: one whose class has a classifier, see `find_classifier`.
+      shapes: tree of `jax.ShapeDtypeStruct`s of all parts of the class.
+    """
+    folder = to_path(folder)
+    return _read_tensors(folder, _open(folder, with_classifier=True), shapes)
+
+
+def _read_tensors(folder: Path, opened: _Opened, own_shapes: Mapping[str, Any]) -> Imported:
+    """Read the tensors of an open folder into parameters of the given shapes."""
+    config, tensors, entries, _ = opened
     needed = list(dict.fromkeys(name for entry in entries for name in entry.names(config.num_layers)))
     optional = {name for entry in entries if entry.optional for name in entry.names(config.num_layers)}
     missing = [name for name in needed if name not in tensors and name not in optional]
@@ -94,7 +126,7 @@ def read(folder: str | Path) -> Imported:
             f"{folder} lacks {len(missing)} of {len(needed)} tensors, such as {missing[0]}, which its config.json asks for"
         )
 
-    shapes = traverse_util.flatten_dict(shapes_of(config, parts), sep="/")
+    shapes = traverse_util.flatten_dict(own_shapes, sep="/")
     expected = {entry.ours: _expected_shape(entry, config, shapes[entry.ours].shape) for entry in entries}
     for entry in entries:
         _check_shapes(entry, config, tensors, expected[entry.ours], folder)
@@ -114,7 +146,7 @@ def _meant(folder: Path) -> str:
     return model_folders_in(folder) or missing_folder(folder) or f"is {folder} a Hugging Face folder?"
 
 
-def _open(folder: Path) -> _Opened:
+def _open(folder: Path, *, with_classifier: bool = False) -> _Opened:
     check_whole(folder)
     path = folder / "config.json"
     if (folder / _ADAPTER).is_file() and not any((folder / name).exists() for name in (SINGLE, INDEX)):
@@ -137,6 +169,9 @@ def _open(folder: Path) -> _Opened:
     config, tensors = _with_ties(config, tensors, family)
 
     foreign = _is_foreign(content.get("architectures"), family, path)
+    if with_classifier:
+        parts = _classifier_parts(family, content["architectures"])
+        return _Opened(config, tensors, tuple(entry for entry in family.entries(config) if entry.part in parts), parts)
     entries = _read_entries(family, config, content.get("architectures") or ())
     if _present(entries, config, tensors, False) == {"embeddings", "encoder"} < {entry.part for entry in entries}:
         raise UserError(
@@ -220,15 +255,18 @@ def _is_foreign(architectures: Any, family: Family, path: Path) -> bool:
 def _read_entries(family: Family, config: Any, classes: Collection[str]) -> tuple[Entry, ...]:
     """Return the entries of the parts that are read from a model of the given classes of transformers.
 
-    A classifier is not read, and of its model only the other parts of the class: tensors of a classifier may have the names of
-    another head's, as ModernBERT's have. The head of a language model is read, too, as its tensors are those of the word table or
-    of BART's bias, which may be absent.
+    The classifier itself is left out, and of its model only the other parts of the class are read: tensors of a classifier may
+    have the names of another head's, as ModernBERT's have. The head of a language model is read, too, as its tensors are those of
+    the word table or of BART's bias, which may be absent.
     """
-    classifiers = [] if isinstance(family, LanguageModelFamily) else family.architectures.items()
-    own = next((parts for parts, name in classifiers if parts & CLASSIFIERS and name in classes), None)
-    return tuple(
-        entry for entry in family.entries(config) if entry.part not in CLASSIFIERS and (own is None or entry.part in own)
-    )
+    own = frozenset[str]() if isinstance(family, LanguageModelFamily) else _classifier_parts(family, classes)
+    return tuple(entry for entry in family.entries(config) if entry.part not in CLASSIFIERS and (not own or entry.part in own))
+
+
+def _classifier_parts(family: Family, classes: Collection[str]) -> frozenset[str]:
+    """Return the parts of the class with a classifier among the given classes of transformers; none if there is none."""
+    found = (parts for parts, name in family.architectures.items() if parts & CLASSIFIERS and name in classes)
+    return next(found, frozenset())
 
 
 def with_vocabulary(config: Any, vocabulary: Vocabulary, folder: str | Path) -> Any:

@@ -15,7 +15,7 @@ from bertfam.models.encoder import init_encoder_parts
 from bertfam.models.language_model import init_language_model_parts
 
 # Parts of the classifiers of fine-tuned models, of texts, words, spans and choices. Their outputs are those of a task, so that
-# they are written and never read.
+# they are read for predictions alone.
 CLASSIFIER, TOKEN_CLASSIFIER, SPAN_CLASSIFIER = "classifier", "token_classifier", "span_classifier"
 CHOICE_CLASSIFIER = "choice_classifier"
 CLASSIFIERS = frozenset({CLASSIFIER, TOKEN_CLASSIFIER, SPAN_CLASSIFIER, CHOICE_CLASSIFIER})

@@ -318,6 +318,14 @@ def test_an_exported_classifier_predicts_the_same_in_transformers(classifier, tm
     for (text, second), shares in zip(texts, exponentials / exponentials.sum(axis=1, keepdims=True), strict=True):
         theirs = {found["label"]: found["score"] for found in pipeline({"text": text, "text_pair": second})}
         assert theirs == pytest.approx({"bad": shares[0], "good": shares[1]}, abs=1e-5)
+    np.testing.assert_allclose(bertfam.load(tmp_path / "out").predictor.outputs(texts), outputs, atol=1e-5)
+    words = ["predict", f"--input={classifier.held_out}", "--text_pair=second"]
+    predicted = []
+    for folder in (classifier.model_dir, tmp_path / "out"):
+        assert cli.main([*words, f"--model_dir={folder}", f"--output={tmp_path / 'predicted.tsv'}"]) == 0
+        predicted.append([line.split("\t")[0] for line in (tmp_path / "predicted.tsv").read_text().splitlines()])
+        (tmp_path / "predicted.tsv").unlink()
+    assert predicted[0] == predicted[1] and {"bad", "good"} < set(predicted[0])
 
 
 def test_a_loaded_classifier_predicts_lists_of_texts(classifier):

@@ -14,6 +14,7 @@ from bertfam.errors import UserError
 from bertfam.finetuning.benchmarks.task import Layout, TaskFiles, read_layout
 from bertfam.finetuning.inference import Inference, QuestionInference, TextInference, WordInference
 from bertfam.finetuning.predictor import Predictor
+from bertfam.finetuning.published import files_of
 from bertfam.objectives.fine_tuning.heads import ClassHead
 
 
@@ -45,8 +46,9 @@ def score_task(predictor: Predictor, files: TaskFiles, batch_size: int = 32) -> 
     """
     head = predictor.objective.head
     known: dict[str, Any] = {"classes": head.classes} if isinstance(head, ClassHead) else {}
-    kinds = [getattr(corpus, "kind", None) for corpus in (files.corpus, predictor.corpus)]
-    if type(files.corpus) is not type(predictor.corpus) or kinds[0] != kinds[1]:
+    trained = predictor.corpus or files_of(head, files.corpus.train)
+    kinds = [getattr(corpus, "kind", None) for corpus in (files.corpus, trained)]
+    if type(files.corpus) is not type(trained) or kinds[0] != kinds[1]:
         raise UserError(f"the model was not fine-tuned on {files.task.name}, whose labels are of another kind; name its model")
     own: Any = dataclasses.replace(files.corpus, **known)
     scores, outcomes, texts, questions = dict[str, float](), np.zeros(0), 0, files.task.questions

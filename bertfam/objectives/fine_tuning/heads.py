@@ -291,7 +291,7 @@ class SpanExtraction(Head):
 
     @override
     def huggingface(self) -> Mapping[str, Any]:
-        return {}
+        return {"has_no_answer": self.has_no_answer}  # read by bertfam alone
 
 
 @dataclass(frozen=True)
