@@ -13,6 +13,7 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -138,28 +139,35 @@ class Index:
                         "it, and the same bertfam index command computes the shard again"
                     )
 
-    def vectors(self) -> np.ndarray:
-        """Read the vectors of all passages: float32[passages, width].
+    def vectors(self, begin: int = 0, end: int | None = None) -> np.ndarray:
+        """Read the vectors of the passages from `begin` up to `end`, by default of all: float32[passages, width].
 
         Raises:
           UserError: if a shard has another shape.
         """
-        vectors = np.empty((self.passages, self.width), np.float32)
-        for shard in range(self.shards):
-            path, begin = self._path(shard, "npy"), shard * self.shard_size
+        end = self.passages if end is None else end
+        vectors = np.empty((end - begin, self.width), np.float32)
+        for shard, part in self._parts(begin, end):
+            path, first = self._path(shard, "npy"), shard * self.shard_size
             try:
                 stored = np.load(path, mmap_mode="r", allow_pickle=False)
             except (OSError, ValueError) as error:
                 raise UserError(f"{path} is damaged ({error}); make the index again") from error
             if (stored.shape, stored.dtype) != ((self.size(shard), self.width), np.dtype("<f4")):
                 raise UserError(f"{path} has {stored.dtype}{list(stored.shape)}, and not the vectors that {NAME} states")
-            vectors[begin : begin + len(stored)] = stored
+            vectors[first + part.start - begin : first + part.stop - begin] = stored[part]
         return vectors
 
-    def texts(self) -> Iterator[str]:
-        """Yield the texts of all passages."""
-        for shard in range(self.shards):
-            yield from self._texts(shard)
+    def texts(self, begin: int = 0, end: int | None = None) -> Iterator[str]:
+        """Yield the texts of the passages from `begin` up to `end`, by default of all."""
+        for shard, part in self._parts(begin, self.passages if end is None else end):
+            yield from islice(self._texts(shard), part.start, None if part.stop == self.size(shard) else part.stop)
+
+    def _parts(self, begin: int, end: int) -> Iterator[tuple[int, slice]]:
+        """Yield the shards that have passages from `begin` up to `end`, and which of each shard's those are."""
+        for shard in range(begin // self.shard_size, -(-end // self.shard_size)):
+            first = shard * self.shard_size
+            yield shard, slice(max(begin - first, 0), min(end - first, self.size(shard)))
 
     def texts_of(self, passages: Iterable[int]) -> dict[int, str]:
         """Return the texts of some passages by their numbers, which count from 0."""

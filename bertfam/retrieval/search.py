@@ -33,7 +33,7 @@ def nearest(
     count: int,
     *,
     chunk: int,
-    axis: str | None = None,
+    axis: str | tuple[str, ...] | None = None,
     approximate: bool = False,
 ) -> Found:
     """Find the passages with the largest inner products, in chunks of the passages; a pure function of its arguments.
@@ -44,7 +44,7 @@ def nearest(
       passages: number of passages of all devices; rows beyond are padding.
       count: number of passages to find, at most `passages`.
       chunk: rows whose scores are in memory at a time.
-      axis: axis of the mesh over which vectors are sharded, within `jax.shard_map`; None: they are on one device.
+      axis: axis or axes of the mesh over which vectors are sharded, within `jax.shard_map`; None: they are on one device.
       approximate: use `jax.lax.approx_max_k` in each chunk, whose expected recall is 0.95 on TPUs; other devices sort exactly.
     """
     device = 0 if axis is None else jax.lax.axis_index(axis)

@@ -21,6 +21,7 @@ class Rules:
       heads: attention heads.
       mlp: hidden dimension of a feed-forward layer.
       vocab: rows of the embedding tables, and logits.
+      passages: passages of a retrieval index, whose vectors and tokens no device has all of.
     """
 
     batch: Axes = ("replica", "data", "fsdp")
@@ -29,6 +30,7 @@ class Rules:
     heads: Axes = "tensor"
     mlp: Axes = "tensor"
     vocab: Axes = "tensor"
+    passages: Axes = AXES
 
     def __post_init__(self) -> None:
         for logical, axes in dataclasses.asdict(self).items():
