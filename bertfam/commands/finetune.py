@@ -31,6 +31,7 @@ EXAMPLE = """\
   bertfam finetune --init_from=model --train=train.tsv --validation=dev.tsv --text=sentence --label=label --model_dir=classifier
   bertfam predict --model_dir=classifier --input=new.tsv --output=predictions.tsv
   bertfam finetune --init_from=model --task_name=glue/cola --data_dir=GLUE --model_dir=cola
+  bertfam finetune --init_from=model --retrieval --train=train-v1.1.json --pooling=mean --model_dir=dpr
 Files are tsv, csv, jsonl or parquet, with a column for each flag: --text=question --text_pair=answer --label=correct. Without a
 header line columns are numbered: --no_header --text=4 --label=2. The classes are those of the training files. A run evaluates and
 saves after each epoch, and keeps the checkpoint with the lowest held-out loss besides the newest. The same command again resumes,
@@ -109,12 +110,18 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         "--learning_rate",
         type=_rates,
         metavar="RATE",
-        help="highest learning rate (default: 2e-5; for targets 5e-5); several, as 1e-5,2e-5, train a run each, in "
-        "MODEL_DIR/rate_RATE, and print their scores, the best first",
+        help="highest learning rate (default: 2e-5; for targets 5e-5, for retrieval 1e-5); several, as 1e-5,2e-5, train a run "
+        "each, in MODEL_DIR/rate_RATE, and print their scores, the best first",
     )
-    group.add_argument("--batch_size", type=int, metavar="N", help="texts of an update (default: 32)")
     group.add_argument(
-        "--length", type=int, metavar="N", help="tokens of a row, beyond which texts are cut off (default: 128; for targets 512)"
+        "--batch_size", type=int, metavar="N", help="texts of an update (default: 32; questions of --retrieval: 128)"
+    )
+    group.add_argument(
+        "--length",
+        type=int,
+        metavar="N",
+        help="tokens of a row, beyond which texts are cut off (default: 128; for targets 512); of --retrieval those of a passage "
+        "(default: 256), and --gin.QUERY_LENGTH=N those of a question (default: 64)",
     )
     group.add_argument(
         "--stride",
@@ -430,14 +437,15 @@ class LabelFlags:
         corpus = self._corpus() if model is None else target_flags.corpus(self.args, model)
         contents = survey_task(corpus) if isinstance(corpus, LabelledTask | TargetTask) else survey(corpus)
         bindings = [*self._text_bindings(contents), *self._run_bindings(config, contents)]
+        warnings = [*(self.args.benchmark.warnings if self.args.benchmark else []), *contents.warnings]
         if self.args.retrieval:
+            warnings += retrieval_flags.check_negatives(self.args, config, contents)
             bindings += retrieval_flags.row_bindings(self.args, config)
         elif model is not None:
             bindings += target_flags.row_bindings(self.args, config, model)
         elif isinstance(contents.corpus, LabelledCorpus) and not contents.choices:
             bindings += target_flags.text_bindings(self.args, config, self._saved_run())
-        of_task = self.args.benchmark.warnings if self.args.benchmark else []
-        return OpenTeacher(bindings, warnings=[*of_task, *contents.warnings])
+        return OpenTeacher(bindings, warnings=warnings)
 
     @property
     def _origin(self) -> str:

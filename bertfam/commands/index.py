@@ -13,6 +13,9 @@ SUMMARY = "embed passages into an index, for retrieve"
 EXAMPLE = """\
   bertfam index --model_dir=minilm --input=passages.tsv --output=index
   bertfam retrieve --index=index "Who wrote the Iliad?"
+  bertfam finetune --retrieval --init_from=model --train=train-v1.1.json --model_dir=dpr
+  bertfam index --model_dir=dpr --input=dev-v1.1.json --output=dpr-index
+  bertfam evaluate --index=dpr-index --questions=dev-v1.1.json --baselines
 The index has the vectors and the texts of the passages, in shards. The same command again resumes after an interruption."""
 
 
@@ -23,7 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group = parser.add_argument_group("passages")
     group.add_argument(
-        "--input", type=flags.files, action="append", default=[], required=True, metavar="GLOB", help="files; repeatable"
+        "--input",
+        type=flags.files,
+        action="append",
+        default=[],
+        required=True,
+        metavar="GLOB",
+        help="files with a column of passages, or .json files of SQuAD's format, whose passages are the contexts; repeatable",
     )
     group.add_argument("--text", default="text", metavar="COLUMN", help="column of the passage (default: text)")
     add_records(group)

@@ -11,6 +11,7 @@ from bertfam.errors import UserError
 if TYPE_CHECKING:
     from bertfam.config import Config, Override
     from bertfam.data.corpora.labelled.passage_files import PassageFiles
+    from bertfam.finetuning.survey import Survey
 
 NAMES = ("hard_negatives", "pooling", "normalize")
 # Flags that do not go with --retrieval.
@@ -59,6 +60,21 @@ def corpus(args: argparse.Namespace) -> PassageFiles:
     return PassageFiles(tuple(args.train), tuple(args.validation), negatives)
 
 
+def check_negatives(args: argparse.Namespace, config: Config, contents: Survey) -> list[str]:
+    """Return a warning if questions have no passages of other questions as negatives.
+
+    Raises:
+      UserError: they have no hard negatives either.
+    """
+    batch_size = args.batch_size or config.value("Stage.batch_size")
+    if batch_size > 1 and contents.questions > 1:
+        return []
+    fewer, fix = ("--batch_size=1", "raise it") if batch_size == 1 else ("there is one question to train on", "add others")
+    if not contents.has_hard_negatives:
+        raise UserError(f"{fewer}, without hard negatives, so that a question has no wrong passages and the loss is 0: {fix}")
+    return [f"{fewer}, so that a question has its hard negatives alone as wrong passages, and none of other questions: {fix}"]
+
+
 def row_bindings(args: argparse.Namespace, config: Config) -> list[Override]:
     """Return the bindings of the rows and of the vectors; the lengths are the defaults, or as much as the model reads.
 
@@ -75,6 +91,11 @@ def row_bindings(args: argparse.Namespace, config: Config) -> list[Override]:
             "encoder"
         )
     longest = model.max_length or _PASSAGE
+    if args.length and model.max_length and args.length > model.max_length:
+        raise UserError(
+            f"--length={args.length} are more tokens of a passage than {args.init_from or args.model_dir} reads: give at most "
+            f"{model.max_length} ({type(model).__name__}.max_length)"
+        )
     query = min(config.value("DualEncoder.query_length"), longest)
     passage, passages = args.length or min(_PASSAGE, longest), 1 + corpus(args).hard_negatives
     lines = [f"PASSAGES = {passages}", f"QUERY_LENGTH = {query}", f"Stage.length = {query + passages * passage}"]

@@ -72,6 +72,11 @@ class TextCorruption(Corruption):
         return 0
 
     @property
+    def labelled_unit(self) -> str:
+        """Noun of a document with labels, which the plan of a run counts."""
+        return "labelled text"
+
+    @property
     def labels_words(self) -> bool:
         """True if the labels are those of each word, and not of each document."""
         return False

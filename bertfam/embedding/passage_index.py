@@ -6,7 +6,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from bertfam.data.corpora.formats import ends_in
 from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
+from bertfam.data.corpora.labelled.question_files import contexts
 from bertfam.embedding.towers import Towers
 from bertfam.errors import UserError
 from bertfam.retrieval.index import Index
@@ -52,8 +54,11 @@ def build_index(
 
 
 def _texts(corpus: LabelledFiles) -> Iterator[str]:
-    """Yield the passages of files."""
+    """Yield the passages of files; those of a .json file of SQuAD's format are its contexts."""
     for path in corpus.files("train"):
+        if corpus.input_format is None and ends_in(path, ".json"):
+            yield from contexts(path)
+            continue
         for where, (text,), _ in corpus.records(path):
             if not text:
                 raise UserError(f"{where}: the passage is empty; remove it, or name another column by --text")

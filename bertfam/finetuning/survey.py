@@ -41,6 +41,8 @@ class Survey:
       head: Name of the class of the head that predicts the labels; None of targets and passages, which need no head.
       head_values: Values of its fields.
       warnings: Warnings about the classes.
+      questions: Of passages, the number of different training questions; 0 of other texts.
+      has_hard_negatives: Of passages, True if a training question has hard negatives, or some that can be mined.
     """
 
     corpus: LabelledCorpus | TaggedFiles | QuestionFiles | PassageFiles | TargetCorpus
@@ -48,6 +50,8 @@ class Survey:
     head: str | None
     head_values: dict[str, Any]
     warnings: Sequence[str] = ()
+    questions: int = 0
+    has_hard_negatives: bool = False
 
     @property
     def choices(self) -> int:
@@ -70,9 +74,11 @@ def survey(corpus: LabelledCorpus | TaggedFiles | QuestionFiles | PassageFiles |
     # Hard negatives take long to mine, and change neither the number of texts nor their splits.
     read = found.corpus
     read = dataclasses.replace(read, hard_negatives=0) if isinstance(read, PassageFiles) else read
-    texts, hashes = 0, set[int]()
+    texts, hashes, questions = 0, set[int](), set[str]()
     for lines in read.texts("train"):
         texts += 1
+        if isinstance(read, PassageFiles):
+            questions.add(lines[0])
         if len(hashes) < _MOST_COMPARED:
             hashes.add(_hash_of(lines))
     if not texts:
@@ -86,7 +92,7 @@ def survey(corpus: LabelledCorpus | TaggedFiles | QuestionFiles | PassageFiles |
                 f"{held_out}: {counts[True]:,} of the {plural(counts.total(), 'held-out text')} {are} too, so scores "
                 "are better than those of new texts; remove such texts from one of the files"
             )
-    return dataclasses.replace(found, texts=texts, warnings=warnings)
+    return dataclasses.replace(found, texts=texts, warnings=warnings, questions=len(questions))
 
 
 def _with_classes(corpus: LabelledCorpus | TaggedFiles, classes: tuple[str, ...]) -> LabelledCorpus | TaggedFiles:
@@ -119,7 +125,10 @@ def _survey_passages(corpus: PassageFiles) -> Survey:
         raise UserError(f"{corpus.files('train')[0]}: no questions with an answer")
     if corpus.hard_negatives and any(question.negatives is None for question in training):
         bm25_libraries()  # one is missing at once, or never
-    return Survey(corpus, 0, None, {})
+    passages = {passage for question in training for passage in question.positives}
+    is_mined = any(question.negatives is None and len(passages) > len(set(question.positives)) for question in training)
+    has_hard_negatives = corpus.hard_negatives > 0 and (is_mined or any(question.negatives for question in training))
+    return Survey(corpus, 0, None, {}, has_hard_negatives=has_hard_negatives)
 
 
 def _survey_classes(corpus: LabelledCorpus | TaggedFiles) -> Survey:

@@ -105,7 +105,7 @@ def _units(run: Run) -> dict[str, str]:
     if corruption.labels_words:
         return {"document": "sentence", "sentence": "word", "token": "token"}
     if corruption.labels:
-        return {"document": "labelled text", "token": "token"}
+        return {"document": corruption.labelled_unit, "token": "token"}
     if run.data.corpora and all(corpus.pairs for corpus in run.data.corpora.values()):
         return {"document": "pair", "token": "token"}
     return {"document": "document", "sentence": "sentence", "token": "token"}

@@ -143,5 +143,5 @@ def test_mistakes():
             dataclasses.replace(OBJECTIVE, **changes)
     with pytest.raises(UserError, match=r"leaves 21 positions .* do not divide into passages \(2\)"):
         OBJECTIVE.features(RowShape(QUERY + 21, 0))
-    with pytest.raises(UserError, match="texts of 40 tokens, and BertConfig.max_length is 32"):
+    with pytest.raises(UserError, match="passages of 40 tokens are longer than BertConfig.max_length 32: lower Stage.length, 86"):
         OBJECTIVE.features(RowShape(QUERY + 80, 0))

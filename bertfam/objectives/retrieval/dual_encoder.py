@@ -29,6 +29,7 @@ from bertfam.objectives.objective import (
     Tree,
     masked_cross_entropy,
 )
+from bertfam.plurals import plural
 from bertfam.sharding.pieces import interleaved, joined
 
 ENCODER, PROJECTION = "encoder", "projection"  # parameters of a tower
@@ -132,10 +133,13 @@ class DualEncoder(Objective):
                 f"Stage.length {shape.length} leaves {max(rest, 0)} positions after those of DualEncoder.query_length "
                 f"{self.query_length}, which do not divide into passages ({self.passages}): change one of them"
             )
-        if longest is not None and self.sequence_shape(shape).length > longest:
+        passage, limit = rest // self.passages, f"{type(self.model).__name__}.max_length {longest}"
+        if longest is not None and self.query_length > longest:
+            raise UserError(f"questions of {self.query_length} tokens (QUERY_LENGTH) are longer than {limit}: shorten them")
+        if longest is not None and passage > longest:
+            texts = f"a question and {plural(self.passages, 'passage')}"
             raise UserError(
-                f"Stage.length {shape.length} has texts of {self.sequence_shape(shape).length} tokens, and "
-                f"{type(self.model).__name__}.max_length is {longest}; shorten the rows"
+                f"passages of {passage} tokens are longer than {limit}: lower Stage.length, {shape.length} for {texts}"
             )
         return text_features(shape, 1 + self.passages)
 

@@ -70,21 +70,9 @@ class QuestionFiles(FileCorpus):
         Raises:
           UserError: If it is not of SQuAD's format, or an answer is not where it says.
         """
-        try:
-            articles = json.loads(b"".join(read_blocks(path)).decode("utf-8-sig"))["data"]
-            found = [
-                (qa, paragraph["context"])
-                for article in articles
-                for paragraph in article["paragraphs"]
-                for qa in paragraph["qas"]
-            ]
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise UserError(
-                f"{path}: not questions in SQuAD's format ({type(error).__name__}: {error}); it has "
-                '{"data": [{"paragraphs": [{"context": ..., "qas": [{"id", "question", "answers"}]}]}]}'
-            ) from error
-        for qa, context in found:
-            yield self._question(qa, context, path)
+        for context, qas in _paragraphs(path):
+            for qa in qas:
+                yield self._question(qa, context, path)
 
     @override
     def read(self, path: str | os.PathLike[str]) -> Iterator[list[str]]:
@@ -128,3 +116,27 @@ class QuestionFiles(FileCorpus):
         if not given and not is_impossible:
             raise UserError(f'{where}: it has no answer; one that its context does not answer has "is_impossible": true')
         return Question(id, question.strip(), context, [] if is_impossible else given, is_impossible)
+
+
+def contexts(path: str | os.PathLike[str]) -> list[str]:
+    """Return the contexts of a file of SQuAD's format, each once, without white space around them.
+
+    Raises:
+      UserError: If it is not of SQuAD's format, or a context is no text.
+    """
+    found = [context for context, _ in _paragraphs(path)]
+    if not all(isinstance(context, str) and context.strip() for context in found):
+        raise UserError(f"{path}: contexts must be strings with at least one letter")
+    return list(dict.fromkeys(replace_invalid(context).strip() for context in found))
+
+
+def _paragraphs(path: str | os.PathLike[str]) -> list[tuple[Any, list[Any]]]:
+    """Return the context and the questions of each paragraph of a file, as they stand there."""
+    try:
+        articles = json.loads(b"".join(read_blocks(path)).decode("utf-8-sig"))["data"]
+        return [(paragraph["context"], list(paragraph["qas"])) for article in articles for paragraph in article["paragraphs"]]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(
+            f"{path}: not questions in SQuAD's format ({type(error).__name__}: {error}); it has "
+            '{"data": [{"paragraphs": [{"context": ..., "qas": [{"id", "question", "answers"}]}]}]}'
+        ) from error

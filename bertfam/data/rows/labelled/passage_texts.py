@@ -11,7 +11,7 @@ from bertfam.corruption.token_ids import TextFrame, TokenIds
 from bertfam.data.rows.labelled.labelled_texts import LabelledExamples, Labels, frame_size
 from bertfam.data.rows.layout import RowLayout
 from bertfam.data.token_cache.documents import Documents
-from bertfam.errors import UserError
+from bertfam.errors import RowMistake, UserError
 from bertfam.features import FeatureSpec, RowShape, text_features
 
 _NAMES = ("encoder_input_tokens", "encoder_segment_ids", "encoder_token_type_ids")
@@ -81,16 +81,25 @@ class PassageExamples:
         texts = Documents(
             documents.name, documents.tokens, documents.sentence_starts, np.arange(count + 1), labels=labels, label_count=1
         )
-        passage_length = (length - layout.query_length) // layout.passages
+        passage_length, frame_positions = (length - layout.query_length) // layout.passages, frame_size(frame, is_pair=False)
+        for what, positions, setting in (
+            ("questions", layout.query_length, "--gin.QUERY_LENGTH"),
+            ("passages", passage_length, "--length"),
+        ):
+            if positions < frame_positions + 2:
+                raise RowMistake(
+                    f"{what} of {positions} tokens, of which {frame_positions} are control tokens, are too short: give at least "
+                    f"{frame_positions + 2} ({setting})"
+                )
         self._query, self._passage = (
             LabelledExamples(texts, labels, positions, tokens, frame) for positions in (layout.query_length, passage_length)
         )
-        room = np.array([layout.query_length, passage_length]) - frame_size(frame, is_pair=False)
+        room = np.array([layout.query_length, passage_length]) - frame_positions
         is_cut = self._sizes > np.repeat(room, [1, layout.passages])
         self.cut, self.warnings = int(is_cut.any(axis=1).sum()), list[str]()
         for what, cut, most, setting in (
-            ("questions", is_cut[:, 0], room[0], "QUERY_LENGTH"),
-            ("passages", is_cut[:, 1:], room[1], "Stage.length (--length)"),
+            ("questions", is_cut[:, 0], room[0], "--gin.QUERY_LENGTH"),
+            ("passages", is_cut[:, 1:], room[1], "--length"),
         ):
             if number := int(cut.sum()):
                 self.warnings.append(
@@ -138,6 +147,11 @@ class PassageLabels(Labels):
     """
 
     passages: int = 2
+
+    @property
+    @override
+    def labelled_unit(self) -> str:
+        return "question"
 
     @override
     def features(self, shape: RowShape) -> dict[str, FeatureSpec]:

@@ -1,23 +1,32 @@
 """`bertfam finetune --retrieval`: questions with passages, mined hard negatives, rows, and a run from files to recall."""
 
+import argparse
 import dataclasses
 import json
+import os
 import pydoc_data.topics
 import shutil
+import signal
+from types import SimpleNamespace
 
+import bertfam_process
 import jax
 import numpy as np
 import pytest
+from model_folders import arrays, assert_equal_arrays
 from numbered_documents import IDS
 
 from bertfam import cli
+from bertfam.commands import retrieval_flags
 from bertfam.corruption.token_ids import ControlToken, TextFrame
 from bertfam.data.corpora.labelled.passage_files import PassageFiles
 from bertfam.data.rows.labelled.passage_texts import PassageTexts
 from bertfam.data.token_cache.documents import Documents
 from bertfam.embedding.towers import TowerSettings, open_towers
 from bertfam.errors import RowMistake, UserError
+from bertfam.finetuning.survey import survey
 from bertfam.interop import huggingface
+from bertfam.retrieval.index import Index
 
 HOMER, WARSAW, CAPITAL = "The Iliad is by Homer.", "Warsaw lies on the Vistula.", "The capital of Poland is Warsaw."
 LINES = [
@@ -130,7 +139,7 @@ def test_rows():
     ]
     with pytest.raises(UserError, match=r"leaves 13 positions .* do not divide into passages \(2\)"):
         PassageTexts(query_length=4).check_length(17)
-    with pytest.raises(RowMistake, match="length 3 is too short"):
+    with pytest.raises(RowMistake, match=r"questions of 3 tokens.* at least 4 \(--gin.QUERY_LENGTH\)"):
         PassageTexts(query_length=3).examples(documents, 15, 0, ids)
 
 
@@ -145,17 +154,21 @@ def trained(random_model, tmp_path_factory):
     questions = {text: [(f"Where is {text[10:40]}?", text[10:14])] for text in TEXTS}
     path = squad(folder / "questions.json", questions)
     write_lines(folder / "passages.jsonl", [{"text": text} for text in TEXTS])
-    words = ["finetune", f"--init_from={random_model}", "--retrieval", f"--train={path}", f"--model_dir={folder / 'model'}"]
-    words += ["--batch_size=4", "--epochs=1", "--length=24", "--gin.QUERY_LENGTH=16", "--gin.Execution.layers='unroll'"]
-    assert cli.main(words) == 0
+    assert cli.main([*training(random_model, path), f"--model_dir={folder / 'model'}"]) == 0
     return folder
+
+
+def training(random_model, path):
+    words = ["finetune", f"--init_from={random_model}", "--retrieval", f"--train={path}", "--batch_size=4", "--epochs=1"]
+    return [*words, "--length=24", "--gin.QUERY_LENGTH=16", "--gin.Execution.layers='unroll'"]
 
 
 def test_from_questions_to_recall(trained, tmp_path, capsys):
     """The towers of a run differ, and embed an index whose recall is measured."""
     model, index = trained / "model", tmp_path / "index"
-    assert cli.main(["index", f"--model_dir={model}", f"--input={trained / 'passages.jsonl'}", f"--output={index}"]) == 0
-    assert "vectors of 32 numbers (cls pooling)" in capsys.readouterr().out
+    assert cli.main(["index", f"--model_dir={model}", f"--input={trained / 'questions.json'}", f"--output={index}"]) == 0
+    assert "12 passages in 1 shard, 1 to compute; vectors of 32 numbers (cls pooling)" in capsys.readouterr().out
+    assert list(Index.open(index).texts()) == [text.strip() for text in TEXTS]  # the contexts
     assert cli.main(["evaluate", f"--index={index}", f"--questions={trained / 'questions.json'}", "--json"]) == 0
     scores = json.loads(capsys.readouterr().out)["scores"]["index"]
     assert scores.keys() >= {"recall@1", "answer@20"} and scores["recall@20"] == 1
@@ -164,6 +177,41 @@ def test_from_questions_to_recall(trained, tmp_path, capsys):
     assert np.abs(query - passage).max() > 1e-5
     assert cli.main(["finetune", f"--model_dir={model}"]) == 0
     assert "finished already" in capsys.readouterr().out
+
+
+def test_an_interrupted_run_ends_with_the_weights_of_the_undisturbed_one(trained, random_model, tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "model"
+    words = [*training(random_model, trained / "questions.json"), f"--model_dir={folder}"]
+    with monkeypatch.context() as patch:
+        bertfam_process.at_step(1, lambda step: os.kill(os.getpid(), signal.SIGTERM), patch.setattr)
+        assert cli.main(words) == 75
+    assert "stopped after step 2 of 3" in capsys.readouterr().out
+    assert cli.main(words) == 0
+    printed = capsys.readouterr().out
+    assert "resumed from step 2" in printed and "train        12 questions, " in printed
+    assert_equal_arrays(arrays(folder, 3), arrays(trained / "model", 3))
+
+
+@pytest.mark.parametrize(
+    ("lines", "batch_size", "named"),
+    [
+        (LINES[:1], None, "there is one question to train on, so that a question has its hard negatives alone as wrong"),
+        (LINES[1:2], None, "there is one question to train on, without hard negatives, so that a question has no wrong"),
+        (LINES[:2], 1, "--batch_size=1, so that a question has its hard negatives alone as wrong passages"),
+        (LINES[:2], None, ""),
+    ],
+)
+def test_questions_without_passages_of_others_are_reported(tmp_path, lines, batch_size, named):
+    pytest.importorskip("bm25s")
+    train, held_out = write_lines(tmp_path / "a.jsonl", lines), write_lines(tmp_path / "b.jsonl", LINES[2:])
+    args = argparse.Namespace(batch_size=batch_size, hard_negatives=None, train=[train], validation=[held_out])
+    contents, config = survey(retrieval_flags.corpus(args)), SimpleNamespace(value={"Stage.batch_size": 128}.get)
+    if "without hard negatives" in named:
+        with pytest.raises(UserError, match=named):
+            retrieval_flags.check_negatives(args, config, contents)
+    else:
+        found = retrieval_flags.check_negatives(args, config, contents)
+        assert len(found) == bool(named) and all(line.startswith(named) for line in found)
 
 
 def test_export_to_the_classes_of_dpr(trained, tmp_path, capsys):
@@ -216,8 +264,13 @@ def test_models_that_are_no_dpr(random_model, trained, tmp_path, capsys):
         (["--retrieval", "--hard_negatives=-1"], "(--hard_negatives): it must be at least 0"),
         (["--retrieval", "--freeze"], "--freeze does not go with questions with passages"),
         (["--retrieval", "--questions"], "--questions and --retrieval are two kinds of labels"),
-        (["--retrieval", "--length=3"], "length 3 is too short"),
-        (["--retrieval", "--length=99"], "texts of 99 tokens, and BertConfig.max_length is 64"),
+        (
+            ["--retrieval", "--length=3"],
+            "passages of 3 tokens, of which 2 are control tokens, are too short: give at least 4 (--l",
+        ),
+        (["--retrieval", "--length=99"], "reads: give at most 64 (BertConfig.max_length)"),
+        (["--retrieval", "--gin.QUERY_LENGTH=3"], "questions of 3 tokens, of which 2 are control tokens"),
+        (["--retrieval", "--batch_size=1", "--hard_negatives=0"], "--batch_size=1, without hard negatives, so that a question"),
     ],
 )
 def test_flags_that_do_not_go_together(random_model, tmp_path, capsys, flags, named):
