@@ -90,6 +90,8 @@ def main(args: argparse.Namespace) -> int:
 
     opened = open_model(args.model_dir, flags.step_of(args), average=args.average)
     check_floats(opened.run, args.model_dir, "to export it")
+    if args.onnx:
+        onnx.check_class(str(args.model_dir), opened.run.objective.model.kind, opened.params)
     if args.adapter_of is not None:
         return _write_adapter(args, opened)
     networks = opened.run.objective.split(opened.params)
@@ -118,7 +120,7 @@ def main(args: argparse.Namespace) -> int:
             card = model_card.ModelCard(architecture, facts, settings.description if settings else None)
             (folder / model_card.NAME).write_text(card.text(), encoding="utf-8")
             if args.onnx:
-                print(f"{onnx.FILE} in {args.onnx}: outputs {', '.join(onnx.write(folder, args.onnx))}")
+                print(f"{onnx.FILE} in {args.onnx}: {_write_onnx(args, folder, config)}")
             for part in sorted(all_params.keys() - params.keys()):
                 print(f"left out {part}: no class of transformers has it beside {', '.join(sorted(params))}")
             architectures.append(f"{name} {architecture}" if len(networks) > 1 else architecture)
@@ -127,6 +129,14 @@ def main(args: argparse.Namespace) -> int:
     if settings:
         print(f"SentenceTransformer({args.output!r}) embeds texts by {settings.description}")
     return 0
+
+
+def _write_onnx(args: argparse.Namespace, folder: Path, config: Any) -> str:
+    """Write model.onnx into the folder of a network; describe its outputs."""
+    from bertfam.interop import onnx
+
+    outputs = "outputs " + ", ".join(onnx.write(folder, args.onnx, config.kind))
+    return outputs if config.kind == "encoder" else f"{outputs}; without a cache of keys and values"
 
 
 def _warn_of_shift(opened: TrainedModel) -> None:

@@ -6,10 +6,13 @@ jax2onnx (version 0.11) was considered, which exports the JAX program itself: it
 import inspect
 import json
 import warnings
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Literal
 
 from bertfam.errors import UserError
+from bertfam.models.mapping import CLASSIFIER
+from bertfam.models.network import Kind
 
 Precision = Literal["float32", "int8"]
 FILE = "model.onnx"
@@ -30,37 +33,57 @@ def check_installed() -> None:
     assert all((onnx, onnxruntime, onnxscript, torch, transformers))
 
 
-def write(folder: Path, precision: Precision) -> list[str]:
+def check_class(name: str, kind: Kind, parts: Collection[str]) -> None:
+    """Raise UserError for a class that PyTorch's exporter does not trace.
+
+    Args:
+      name: of the folder or the network, for the message.
+      kind: of the network.
+      parts: names of its parameters.
+    """
+    if kind == "encoder_decoder" and CLASSIFIER in parts:
+        raise UserError(
+            f"--onnx: {name} is a classifier on an encoder-decoder, whose class in transformers looks for the end of the text in "
+            "each row, which PyTorch does not export; leave --onnx out"
+        )
+
+
+def write(folder: Path, precision: Precision, kind: Kind = "encoder") -> list[str]:
     """Write the ONNX file of a Hugging Face folder into it.
 
     Its inputs are int64[batch, length], of any number of rows and tokens: input_ids, attention_mask and, where the class reads
-    them, token_type_ids and decoder_input_ids. With "int8" kernels are int8, and onnxruntime computes the ranges of their inputs
-    for each call.
+    them, token_type_ids and decoder_input_ids. Padding is at the end of rows. With "int8" kernels are int8, and onnxruntime
+    computes the ranges of their inputs for each call. A causal LM or an encoder-decoder returns the logits of all tokens; it has
+    no cache of keys and values, so each further token computes the whole row again.
 
     Args:
       folder: a folder that `bertfam.interop.huggingface.write` wrote.
       precision: of the products.
+      kind: of the network.
 
     Returns:
       the names of the outputs.
     """
     import onnxruntime
 
-    _export(folder)
+    _export(folder, kind == "encoder")
     if precision == "int8":
         _quantize(folder / FILE)
     session = onnxruntime.InferenceSession(str(folder / FILE), providers=["CPUExecutionProvider"])
     return [output.name for output in session.get_outputs()]
 
 
-def _export(folder: Path) -> None:
+def _export(folder: Path, token_types: bool) -> None:
     import torch
     import transformers
 
     (architecture,) = json.loads((folder / "config.json").read_text(encoding="utf-8"))["architectures"]
     model = getattr(transformers, architecture).from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
-    model.config.use_cache = False
-    read = inspect.signature(model.forward).parameters
+    for module in model.modules():  # the two stacks of an encoder-decoder have configs of their own
+        if hasattr(module, "config"):
+            module.config.use_cache = False
+    # To GPT, token types are further words.
+    read = inspect.signature(model.forward).parameters.keys() - (set() if token_types else {"token_type_ids"})
     inputs = {name: torch.ones(_EXAMPLE, dtype=torch.int64) for name in _INPUTS if name in read}
     with torch.no_grad():
         outputs = list(model(**inputs).keys())
