@@ -13,15 +13,23 @@ from bertfam.analysis.subject import Subject
 Statistic = Callable[[jax.Array, Mapping[str, jax.Array]], dict[str, jax.Array]]
 
 
+# Function of a network, of its parameters and of the features of a batch, to attention weights.
+Weights = Callable[[Subject, Any, Mapping[str, jax.Array]], jax.Array]
+
+
+def self_attention(subject: Subject, params: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
+    """Return the weights of self-attention: float32[layers, batch, heads, length, length]."""
+    return subject.intermediates(params, batch, ("attention_probs",))["attention_probs"]
+
+
 class AttentionSums:
     """Statistic of a network's attention weights, summed over batches; each shape of rows is compiled once."""
 
-    def __init__(self, subject: Subject, statistic: Statistic) -> None:
-        """Create the sums of a statistic, for any parameters of the network."""
+    def __init__(self, subject: Subject, statistic: Statistic, weights: Weights = self_attention) -> None:
+        """Create the sums of a statistic of an attention, for any parameters of the network."""
 
         def sums(params: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-            weights = subject.intermediates(params, batch, ("attention_probs",))["attention_probs"]
-            return statistic(weights, batch)
+            return statistic(weights(subject, params, batch), batch)
 
         self._sums = jax.jit(sums)
 

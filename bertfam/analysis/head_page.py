@@ -19,17 +19,22 @@ _PLOTS = {
     "offset_share": "most attended token at the commonest offset",
     "rare": "most attended token is the least frequent one",
 }
-_HEADS = "Heads, "  # title of the tables with plots, before the name of the parameters
+_CROSS_PLOTS = {name: _PLOTS[name] for name in ("confidence", "sep", "cls", "punctuation", "rare")} | {
+    "same_place": "most attended token at the same relative place"
+}
+# Titles of the tables with plots, before the name of the parameters -> the name of their values in a report, and the plots.
+_PLOTTED = {"Heads, ": ("statistics", _PLOTS), "Cross-attention, ": ("cross_attention", _CROSS_PLOTS)}
 
 
 def page(report: Mapping[str, Any]) -> str:
     """Return the report as an HTML page, with plots of layers and heads."""
 
     def plots(title: str) -> list[str]:
-        if not title.startswith(_HEADS):
-            return []
-        heads = report["statistics"]["heads"][title.removeprefix(_HEADS)]
-        return [beside([plot(heads, name, caption) for name, caption in _PLOTS.items()])]
+        for begin, (measure, captions) in _PLOTTED.items():
+            if title.startswith(begin):
+                heads = report[measure]["heads"][title.removeprefix(begin)]
+                return [beside([plot(heads, name, caption) for name, caption in captions.items()])]
+        return []
 
     return report_page(f"Heads of {report['model']}", tables(report), notes(report), plots)
 

@@ -31,6 +31,11 @@ _COLUMNS = {
     "rare": "rare",
 }
 
+_CROSS_COLUMNS = {
+    **{name: _COLUMNS[name] for name in ("conf", "entropy", "[CLS]", "[SEP]", "punct", "rare")},
+    "place": "same_place",
+}
+
 Parameters = Mapping[str, Any]  # parameters by the name of their column
 
 
@@ -85,6 +90,9 @@ def tables(report: Mapping[str, Any]) -> dict[str, list[list[str]]]:
         for name, heads in statistics["heads"].items():
             found[f"Heads, {name}"] = _head_rows(heads)
         found["Means over the heads of a layer"] = _layer_rows(statistics["heads"])
+    if cross := report.get("cross_attention"):
+        for name, heads in cross["heads"].items():
+            found[f"Cross-attention, {name}"] = _cross_rows(heads)
     if dependencies := report.get("dependencies"):
         found["Dependencies"] = _dependency_rows(dependencies["scores"])
     if coreference := report.get("coreference"):
@@ -102,6 +110,12 @@ def notes(report: Mapping[str, Any]) -> dict[str, str]:
         found["Heads"] = (
             f"{plural(own['texts'], 'text')}, {plural(own['tokens'], 'token')} as queries. Entropy of uniform attention: "
             f"{uniform} nats. Rare tokens by chance: {own['rare_by_chance']:.1%}."
+        )
+    if own := report.get("cross_attention"):
+        found["Cross-attention"] = (
+            f"{plural(own['pairs'], 'text')} with targets, whose {plural(own['tokens'], 'token')} are the queries. Entropy of "
+            f"uniform attention: {own['uniform_entropy']:.2f} nats. By chance: the same place {own['place_by_chance']:.1%}, rare "
+            f"tokens {own['rare_by_chance']:.1%}."
         )
     if own := report.get("dependencies"):
         found["Dependencies"] = (
@@ -123,6 +137,13 @@ def _head_rows(heads: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         cells = [f"{own[name]:.2f}" for name in _COLUMNS.values()]
         rows.append([_name(own), *cells, f"{own['offset']:+d}", f"{own['offset_share']:.2f}", ", ".join(own["roles"])])
     return rows
+
+
+def _cross_rows(heads: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    rows = [["head", *_CROSS_COLUMNS, "roles"]]
+    return rows + [
+        [_name(own), *(f"{own[name]:.2f}" for name in _CROSS_COLUMNS.values()), ", ".join(own["roles"])] for own in heads
+    ]
 
 
 def _layer_rows(by_params: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[list[str]]:

@@ -207,9 +207,15 @@ def padded(arrays: Sequence[np.ndarray], fill: int, length: int | None = None) -
     return table
 
 
-def batches(features: Mapping[str, np.ndarray], batch_size: int) -> Iterator[dict[str, np.ndarray]]:
-    """Yield batches of rows of similar length, with `valid` float32[batch], 0 for rows that only fill a batch up."""
+def batches(features: Mapping[str, np.ndarray], batch_size: int, parts: int = 1) -> Iterator[dict[str, np.ndarray]]:
+    """Yield batches of rows of similar length, with `valid` float32[batch], 0 for rows that only fill a batch up.
+
+    Args:
+      features: features [rows, length].
+      batch_size: rows of a batch.
+      parts: equal parts of a row, each of which ends with its padding.
+    """
     longest = features["encoder_segment_ids"].shape[1]
-    for indices, batch in length_batches(features, tuple(features), batch_size, longest):
+    for indices, batch in length_batches(features, tuple(features), batch_size, longest, parts):
         count = len(batch["encoder_segment_ids"])
         yield batch | {"valid": (np.arange(count) < len(indices)).astype(np.float32)}

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 SUMMARY = "measure the roles of attention heads: positions, [SEP], rare tokens, dependencies, coreference"
 EXAMPLE = """\
   bertfam analyze heads --model_dir=runs/quickstart/model --input=texts.tsv --text=sentence --random_init --output=heads.html
+  bertfam analyze heads --model_dir=t5 --input=pairs.tsv --target=summary
   bertfam analyze heads --model_dir=minilm --dependencies=en_ewt-dev.conllu --coreference=gap-validation.tsv
 Heads are named by layer and head from 1, such as 8-10. --dependencies is a file of Universal Dependencies (CoNLL-U), and
 --coreference one of GAP's form; all files may be compressed. docs/analysis.md explains each column."""
@@ -31,6 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--input", type=flags.files, action="append", default=[], metavar="GLOB", help="files of texts; repeatable"
     )
     group.add_argument("--text", default="text", metavar="COLUMN", help="column of the text (default: text)")
+    group.add_argument(
+        "--target",
+        metavar="COLUMN",
+        help="column of the decoder's text, for the cross-attention of an encoder-decoder, which is measured too",
+    )
     add_records(group)
     group.add_argument("--dependencies", type=flags.path, metavar="FILE", help="CoNLL-U file of sentences with syntactic heads")
     group.add_argument("--coreference", type=flags.path, metavar="FILE", help="file of pronouns and names, in GAP's form")
@@ -67,12 +73,17 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.analysis.head_page import page
     from bertfam.analysis.head_report import RANDOM, TRAINED, notes, tables
     from bertfam.analysis.subject import open_subject
+    from bertfam.models.network import DESCRIPTIONS
 
     flags.import_modules(args)
     read = _read(args)
     subject = open_subject(args.model_dir, step=flags.step_of(args), network=args.network, length=args.length)
+    if args.target and subject.whole is None:
+        raise UserError(f"--target: the model is {DESCRIPTIONS[subject.kind]}, without cross-attention; leave the flag out")
     params = {TRAINED: subject.model.params} | ({RANDOM: subject.random_params()} if args.random_init else {})
     report = {"model": str(args.model_dir)} | _measure(subject, params, read, args.batch_size)
+    if args.target:
+        report["cross_attention"] = _measure_cross(args, subject)
     write_report(args, report, page, tables, notes)
     return 0
 
@@ -114,6 +125,8 @@ def _check(args: argparse.Namespace) -> None:
         if (number := getattr(args, flag)) is not None and number < 1:
             raise UserError(f"--{flag}={number} is less than 1")
     check_format(args, "texts")
+    if args.target and not args.input:
+        raise UserError(f"--target={args.target} is a column of --input: give the files too, or leave it out")
     if args.output:
         flags.check_output_file(args, "output")
 
@@ -146,3 +159,20 @@ def _measure(subject: Subject, params: dict[str, Any], read: dict[str, list[Any]
         "coreference": head_report.measure_coreference,
     }
     return {name: measures[name](subject, params, items, batch_size) for name, items in read.items()}
+
+
+def _measure_cross(args: argparse.Namespace, subject: Subject) -> dict[str, Any]:
+    """Measure the cross-attention on the texts of --input and their targets."""
+    import dataclasses
+    from itertools import islice
+
+    from bertfam.analysis.cross_attention import measure_cross_attention
+    from bertfam.analysis.head_report import RANDOM, TRAINED
+
+    assert (whole := subject.whole) is not None
+    corpus = dataclasses.replace(text_files(args, args.input), text_pair=args.target)
+    records = (texts for path in corpus.files("train") for _, texts, _ in corpus.records(path))
+    pairs = [(text, target) for text, target in islice(records, args.limit)]
+    decoder = dataclasses.replace(subject, model=whole, whole=None)
+    params = {TRAINED: whole.params} | ({RANDOM: decoder.random_params()} if args.random_init else {})
+    return measure_cross_attention(subject, params, pairs, args.batch_size)

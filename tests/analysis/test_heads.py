@@ -8,13 +8,19 @@ import jax
 import numpy as np
 import pytest
 
+import bertfam
 from bertfam import cli
 from bertfam.analysis.attention_sums import AttentionSums
 from bertfam.analysis.coreference import CoreferenceTask, read_passages
+from bertfam.analysis.cross_attention import NEAR, cross_statistics, measure_cross_attention
 from bertfam.analysis.dependencies import ALL, DependencyTask, read_sentences
 from bertfam.analysis.head_statistics import OFFSETS, head_statistics, head_sums, statistic_features
 from bertfam.analysis.subject import batches, open_subject
 from bertfam.commands import analyze_heads
+from bertfam.data.vocabularies.byte_bpe import ByteBpe
+from bertfam.data.vocabularies.layouts import LAYOUTS
+from bertfam.interop import huggingface
+from bertfam.models.bart import BartConfig
 
 MEANS = ("confidence", "entropy", "previous", "next", "same", "cls", "sep", "punctuation", "rare")
 TEXTS = [
@@ -124,6 +130,94 @@ def test_statistics_by_brute_force(subject):
             assert getattr(own, name) == pytest.approx(value, abs=1e-5), name
         hits = [offsets.count(offset) for offset in OFFSETS]
         assert own.offset_share == pytest.approx(max(hits) / queries) and hits[OFFSETS.index(own.offset)] == max(hits)
+
+
+@pytest.fixture(scope="module")
+def encoder_decoder(tmp_path_factory):
+    """Return a Hugging Face folder of a random BART."""
+    folder = tmp_path_factory.mktemp("bart")
+    vocabulary = ByteBpe.train(TEXTS * 4, size=280, layout=LAYOUTS["roberta"])
+    vocabulary.save(folder / "tokenizer")
+    sizes = {
+        "num_layers": 2,
+        "num_encoder_layers": 1,
+        "hidden_size": 16,
+        "num_heads": 2,
+        "feed_forward_size": 24,
+        "max_length": 80,
+    }
+    config = BartConfig(vocab_size=vocabulary.size, **sizes)
+    shapes = huggingface.shapes_of(config, frozenset({"embeddings", "encoder", "decoder"}))
+    generator = np.random.default_rng(0)
+    params = jax.tree.map(lambda leaf: generator.standard_normal(leaf.shape, np.float32), shapes)
+    huggingface.write(folder / "model", config, params, tokenizer_files=sorted((folder / "tokenizer").iterdir()))
+    return folder / "model"
+
+
+TARGETS = ["Names are bound.", "Returns the value, and ends; it is short.", "Yes."]
+
+
+def test_cross_attention_by_brute_force(encoder_decoder):
+    model, subject = bertfam.load(encoder_decoder), open_subject(str(encoder_decoder))
+    pairs = [*zip(TEXTS, TARGETS, strict=True)]
+    found = measure_cross_attention(subject, {"trained": model.params}, pairs, 2)
+    rows = [(subject.row(text), model.vocabulary.encode(target).ids) for text, target in pairs]
+    counts = {}
+    for source, _ in rows:
+        for id in source.ids[1:-1].tolist():
+            counts[id] = counts.get(id, 0) + 1
+    names = ("confidence", "entropy", "cls", "sep", "punctuation", "same_place", "rare")
+    expected = {(layer, head): dict.fromkeys(names, 0.0) for layer in (1, 2) for head in (1, 2)}
+    queries, near_by_chance = sum(len(ids) for _, ids in rows), 0.0
+    for source, ids in rows:
+        inputs = np.concatenate([[model.ends.start], ids])[None]
+        weights = model.apply(inputs, encoder_tokens=source.ids[None], collect=["cross_attention_probs"])
+        weights = np.asarray(weights["cross_attention_probs"], np.float64)[:, 0]
+        length, fewest = len(source.ids), min(counts[id] for id in source.ids[1:-1].tolist())
+        text = [model.vocabulary.decode([id]).strip() for id in source.ids.tolist()]
+        marks = [place for place in range(1, length - 1) if text[place] and set(text[place]) <= set(string.punctuation)]
+        for query in range(len(ids)):
+            place = (query + 0.5) / len(ids)
+            near = [key for key in range(1, length - 1) if abs((key - 0.5) / (length - 2) - place) <= NEAR]
+            near_by_chance += len(near) / length / queries
+            for (layer, head), sums in expected.items():
+                w = weights[layer - 1, head - 1, query + 1]
+                best = int(np.argmax(w))
+                sums["confidence"] += w.max() / queries
+                sums["entropy"] -= sum(value * np.log(value) for value in w if value) / queries
+                sums["cls"] += w[0] / queries
+                sums["sep"] += w[-1] / queries
+                sums["punctuation"] += w[marks].sum() / queries
+                sums["same_place"] += (best in near) / queries
+                sums["rare"] += (0 < best < length - 1 and counts[int(source.ids[best])] == fewest) / queries
+    assert found["pairs"] == 3 and found["tokens"] == queries
+    assert found["place_by_chance"] == pytest.approx(near_by_chance, rel=1e-5)
+    assert [(own["layer"], own["head"]) for own in found["heads"]["trained"]] == list(expected)
+    for own in found["heads"]["trained"]:
+        for name, value in expected[own["layer"], own["head"]].items():
+            assert own[name] == pytest.approx(value, abs=1e-5), name
+        assert ("same place" in own["roles"]) == (own["same_place"] >= 0.5)
+
+
+def test_roles_of_cross_attention():
+    shares = {"confidence": 0.9, "entropy": 0.1, "cls": 0.1, "sep": 0.5, "punctuation": 0.0, "same_place": 0.8, "rare": 0.0}
+    sums = {name: np.array([[10 * share]]) for name, share in shares.items()} | {"queries": np.array(10.0)}
+    (head,) = cross_statistics(sums)
+    assert head.roles == ["same place", "[SEP]"] and head.confidence == pytest.approx(0.9)
+
+
+def test_command_measures_the_cross_attention_of_targets(encoder_decoder, random_model, tmp_path, capsys):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("text\tsummary\n" + "".join(f"{text}\t{target}\n" for text, target in zip(TEXTS, TARGETS, strict=True)))
+    words = ["analyze", "heads", f"--input={path}", "--target=summary", "--random_init", f"--output={tmp_path / 'heads.html'}"]
+    assert cli.main([*words, f"--model_dir={encoder_decoder}"]) == 0
+    printed = capsys.readouterr().out
+    for title in ("Heads, trained\n", "Cross-attention, trained\n", "Cross-attention, random initialisation\n"):
+        assert title in printed
+    assert "3 texts with targets, whose" in printed and "[SEP]  punct  rare  place  roles" in printed
+    assert (tmp_path / "heads.html").read_text().count("<svg") == 28  # twice 8 and twice 6
+    assert cli.main([*words[:-1], f"--model_dir={random_model}"]) == 2
+    assert "--target: the model is an encoder, without cross-attention" in capsys.readouterr().err
 
 
 def word_weights(weights, row, words):
