@@ -312,3 +312,7 @@ def _gin_bindings(flags: Sequence[str]) -> list[str]:
             raise repeated(first[name], flag)
         bindings[name], first[name] = f"{name} = {value}", flag
     return list(bindings.values())
+
+
+if __name__ == "__main__":
+    sys.exit(start())

@@ -66,6 +66,11 @@ def run(*argv, **kwargs):
     return subprocess.run([sys.executable, "-m", "bertfam", *argv], capture_output=True, text=True, **kwargs)
 
 
+def test_the_module_of_the_command_line_runs_it():
+    done = subprocess.run([sys.executable, "-m", "bertfam.cli", "configs", "quickstart_t5"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("runs/quickstart_t5.gin  ")
+
+
 MISTAKES = [
     (["toy", "--model_dir=m", "--fail=mistake"], "a.gin:3: two lines become one"),
     (["toi"], "unknown command toi; did you mean toy?"),
