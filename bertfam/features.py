@@ -194,6 +194,17 @@ def text_features(shape: RowShape, texts: int) -> dict[str, FeatureSpec]:
     return of_tokens | {"sequence_start_positions": starts}
 
 
+def question_features(length: int) -> dict[str, FeatureSpec]:
+    """Return the features of a question in the tokens of its own encoder, beside those that a generator reads.
+
+    Args:
+      length: Positions of the question. It is no longer than a row of an encoder, so positions are not sharded.
+    """
+    names = (f"question_{name}" for name in ("input_tokens", "segment_ids", "token_type_ids"))
+    of_tokens = {name: FeatureSpec((length,), "int32", (None,)) for name in names}
+    return of_tokens | {"question_start_positions": FeatureSpec((1,), "int32", (None,))}
+
+
 class Sentences(NamedTuple):
     """Classification of the two sentences of an example.
 

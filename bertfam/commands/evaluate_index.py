@@ -5,8 +5,9 @@ import json
 
 from bertfam.commands.retrieve import open_index
 from bertfam.data.corpora.input_files import find_files
+from bertfam.data.corpora.labelled.open_questions import read_questions
 from bertfam.errors import UserError
-from bertfam.evaluation.passage_recall import CUTOFFS, at_random, read_questions, recall
+from bertfam.evaluation.passage_recall import CUTOFFS, at_random, recall
 from bertfam.plurals import plural
 from bertfam.retrieval.bm25 import bm25
 from bertfam.retrieval.search import DeviceIndex

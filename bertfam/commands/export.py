@@ -99,24 +99,24 @@ def main(args: argparse.Namespace) -> int:
     wrappers = _dpr_classes(args, opened) if args.dpr else {}
 
     architectures = []
-    with tempfile.TemporaryDirectory() as tokenizer, new_folder(args.output) as partial:
-        _save_tokenizer(opened, tokenizer)
+    with tempfile.TemporaryDirectory() as tokenizers, new_folder(args.output) as partial:
         for name, all_params in networks.items():
-            config = opened.run.objective.networks[name]
+            config, own = opened.run.objective.networks[name], _with_own_vocabulary(opened, name)
             params = huggingface.writable(config, all_params)
-            folder = partial / name if len(networks) > 1 else partial
+            folder, tokenizer = partial / name if len(networks) > 1 else partial, Path(tokenizers) / name
+            _save_tokenizer(own, config, tokenizer)
             architecture = huggingface.write(
                 folder,
                 config,
                 params,
                 dtype=args.dtype,
-                tokenizer_files=sorted(Path(tokenizer).iterdir()),
-                extra=_config_values(opened, config),
+                tokenizer_files=sorted(tokenizer.iterdir()),
+                extra=_config_values(own, config),
                 wrapper=wrappers.get(name),
             )
             if settings:
                 sentence_transformers.write_settings(folder, settings, config.hidden_size)
-            facts = _facts(args, opened, config, params)
+            facts = _facts(args, own, config, params)
             card = model_card.ModelCard(architecture, facts, settings.description if settings else None)
             (folder / model_card.NAME).write_text(card.text(), encoding="utf-8")
             if args.onnx:
@@ -167,7 +167,7 @@ def _write_adapter(args: argparse.Namespace, opened: TrainedModel) -> int:
     with new_folder(args.output) as partial:
         written = {"base": args.adapter_of, "dtype": args.dtype, "extra": extra}
         architecture = peft.write(partial, config, opened.params, lora, **written)
-        _save_tokenizer(opened, partial)
+        _save_tokenizer(opened, config, partial)
         card = model_card.ModelCard(architecture, _facts(args, opened, config, opened.params), base=args.adapter_of)
         (partial / model_card.NAME).write_text(card.text(), encoding="utf-8")
     print(
@@ -177,12 +177,21 @@ def _write_adapter(args: argparse.Namespace, opened: TrainedModel) -> int:
     return 0
 
 
-def _save_tokenizer(opened: TrainedModel, folder: str | Path) -> None:
+def _with_own_vocabulary(opened: TrainedModel, network: str) -> TrainedModel:
+    """Return the model with the vocabulary of one of its networks."""
+    import dataclasses
+
+    from bertfam.data import vocabularies
+
+    folder = opened.run.objective.vocabulary_folders.get(network)
+    return opened if folder is None else dataclasses.replace(opened, vocabulary=vocabularies.load(folder))
+
+
+def _save_tokenizer(opened: TrainedModel, config: Any, folder: str | Path) -> None:
     from bertfam.interop import huggingface
 
-    model = opened.run.objective.model
-    before = huggingface.pieces_before(model, opened.vocabulary)
-    opened.vocabulary.save(folder, model_max_length=model.max_length, before=before)
+    before = huggingface.pieces_before(config, opened.vocabulary)
+    opened.vocabulary.save(folder, model_max_length=config.max_length, before=before)
 
 
 def _config_values(opened: TrainedModel, config: Any) -> dict[str, Any]:

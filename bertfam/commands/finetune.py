@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bertfam.commands import benchmark_flags, flags, init_flags, pretrain, retrieval_flags, target_flags
+from bertfam.commands import benchmark_flags, flags, init_flags, pretrain, rag_flags, retrieval_flags, target_flags
 from bertfam.errors import UserError, warn
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _TEXTS, _TAGGING, _QUESTIONS, _TARGETS, _CHOICES = (
     "tasks/targets.gin",
     "objectives/choices.gin",
 )
-_PASSAGES = "objectives/dpr.gin"
+_PASSAGES, _RAG = "objectives/dpr.gin", "objectives/rag.gin"
 _LORA = "objectives/lora.gin"
 _WARMUP = 0.1  # share of the updates
 
@@ -81,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--questions", action="store_true", help="questions whose answers are spans of a text: JSON files of SQuAD's format"
     )
     retrieval_flags.add(group)
+    rag_flags.add(group)
     target_flags.add(group)
     group.add_argument(
         "--choices",
@@ -110,18 +111,19 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         "--learning_rate",
         type=_rates,
         metavar="RATE",
-        help="highest learning rate (default: 2e-5; for targets 5e-5, for retrieval 1e-5); several, as 1e-5,2e-5, train a run "
-        "each, in MODEL_DIR/rate_RATE, and print their scores, the best first",
+        help="highest learning rate (default: 2e-5; for targets 5e-5, for retrieval 1e-5, of --rag 3e-5); several, as "
+        "1e-5,2e-5, train a run each, in MODEL_DIR/rate_RATE, and print their scores, the best first",
     )
     group.add_argument(
-        "--batch_size", type=int, metavar="N", help="texts of an update (default: 32; questions of --retrieval: 128)"
+        "--batch_size", type=int, metavar="N", help="texts of an update (default: 32; questions of --retrieval: 128, of --rag 16)"
     )
     group.add_argument(
         "--length",
         type=int,
         metavar="N",
         help="tokens of a row, beyond which texts are cut off (default: 128; for targets 512); of --retrieval those of a passage "
-        "(default: 256), and --gin.QUERY_LENGTH=N those of a question (default: 64)",
+        "(default: 256), and --gin.QUERY_LENGTH=N those of a question (default: 64); of --rag those of a passage and a question "
+        "(default: 300)",
     )
     group.add_argument(
         "--stride",
@@ -208,6 +210,7 @@ _KINDS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "words": ("tagged words", ("conll", "conllu", "jsonl", "parquet"), ("text_pair", "choices", "no_header", "skip_empty")),
     "questions": ("questions", (), ("text", "text_pair", "label", "choices", "no_header", "record_encoding", "skip_empty")),
     "passages": ("questions with passages", (), retrieval_flags.WITHOUT),
+    "answers": ("questions with answers", (), rag_flags.WITHOUT),
     "targets": (
         "texts with targets",
         ("tsv", "csv", "jsonl", "parquet"),
@@ -266,6 +269,7 @@ def main(args: argparse.Namespace) -> int:
         check_format(args, kind)
         target_flags.check(args)
         retrieval_flags.check(args)
+        rag_flags.check(args)
         if args.seqio_task:
             _check_task(args)
             given.module_import, given.task_modules = [], tuple(args.module_import)  # they import TensorFlow
@@ -284,7 +288,7 @@ def main(args: argparse.Namespace) -> int:
 
 def _check_task(args: argparse.Namespace) -> None:
     """Raise UserError for flags that do not go with --task."""
-    kinds = ("tagging", "questions", "retrieval", "choices")
+    kinds = ("tagging", "questions", "retrieval", "rag", "choices")
     for name in ("train", "validation", *kinds, "record_format", "no_header", "record_encoding"):
         if getattr(args, name):
             raise UserError(
@@ -394,9 +398,9 @@ def _train_variant(args: argparse.Namespace, path: Path, rate: float | None, see
 _WITHOUT_TEXT: dict[str, Any] = dict.fromkeys(
     ("task", "marks", "alpha", "vocab", "cache_dir", "input_format", "text_field", "encoding", "language")
 ) | {"input": [], "language_input": [], "validation_input": []}
-_LABELS = ("regression", "multi_label", "tagging", "questions", "retrieval", "choices")
+_LABELS = ("regression", "multi_label", "tagging", "questions", "retrieval", "rag", "choices")
 _OF_TRAIN = (
-    *("validation", "text", "text_pair", "label", *_LABELS, *retrieval_flags.NAMES, *target_flags.NAMES),
+    *("validation", "text", "text_pair", "label", *_LABELS, *retrieval_flags.NAMES, *rag_flags.NAMES, *target_flags.NAMES),
     *("record_format", "no_header", "record_encoding", "skip_empty"),
     *("epochs", "learning_rate", "batch_size", "length", "stride", "freeze", "probe", "lm_weight", "lora", "lora_alpha"),
     *("quantize", "patience", "seeds"),
@@ -408,6 +412,7 @@ _BY_FLAG = {
     "tagging": ("words", _TAGGING),
     "questions": ("questions", _QUESTIONS),
     "retrieval": ("passages", _PASSAGES),
+    "rag": ("answers", _RAG),
     "choices": ("texts", _CHOICES),
     "target": ("targets", _TARGETS),
 }
@@ -434,13 +439,19 @@ class LabelFlags:
         config = flags.load_config(self.args, gin_files, defaults=defaults)
         model = target_flags.model_of(self.args, config) if self.args.target else None
         self._check_rank(config)
-        corpus = self._corpus() if model is None else target_flags.corpus(self.args, model)
+        towers = rag_flags.open_towers(self.args) if self.args.rag else None
+        if towers is not None:
+            corpus: Any = rag_flags.corpus(self.args, config, towers)
+        else:
+            corpus = self._corpus() if model is None else target_flags.corpus(self.args, model)
         contents = survey_task(corpus) if isinstance(corpus, LabelledTask | TargetTask) else survey(corpus)
         bindings = [*self._text_bindings(contents), *self._run_bindings(config, contents)]
         warnings = [*(self.args.benchmark.warnings if self.args.benchmark else []), *contents.warnings]
         if self.args.retrieval:
             warnings += retrieval_flags.check_negatives(self.args, config, contents)
             bindings += retrieval_flags.row_bindings(self.args, config)
+        elif towers is not None:
+            bindings += rag_flags.row_bindings(self.args, config, towers)
         elif model is not None:
             bindings += target_flags.row_bindings(self.args, config, model)
         elif isinstance(contents.corpus, LabelledCorpus) and not contents.choices:

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from bertfam.data.corpora.labelled.tagged_files import TaggedFiles
     from bertfam.data.corpora.labelled.target_files import TargetFiles
     from bertfam.finetuning.benchmarks.task import BenchmarkTask
-    from bertfam.finetuning.inference import Inference, TargetInference
+    from bertfam.finetuning.inference import Inference, RagInference, TargetInference
     from bertfam.finetuning.prediction_file import PredictionFile
     from bertfam.finetuning.predictor import Predictor
+    from bertfam.finetuning.rag_predictor import RagPredictor
     from bertfam.finetuning.target_predictor import TargetPredictor
 
 SUMMARY = "predict labels, or generate target texts, with a fine-tuned model"
@@ -33,7 +34,8 @@ resumes after an interruption. With --label, the column of the true labels, the 
 --model_dir may be a Hugging Face folder with a classifier of texts or words or with answers, such as
 BertForSequenceClassification; its classes are those of config.json, and its texts stand in the column "text" unless --text names
 another.
-A model that was trained on targets generates them, greedily or with --beams=N. With --target, the column of the true ones, exact
+A model that was trained on targets generates them, greedily or with --beams=N, and one of `finetune --rag` answers questions from
+passages, scored by --label=answer. With --target, the column of the true ones, exact
 match, BLEU and chrF are printed."""
 
 _Files = TypeVar("_Files", "LabelledFiles", "TaggedFiles", "TargetFiles")
@@ -76,6 +78,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--beams", type=int, metavar="N", help="of targets: search for the likeliest text with N beams (default: greedily)"
     )
+    group.add_argument(
+        "--rag", choices=("sequence", "token"), help="of models with passages: the marginal to decode (default: that of training)"
+    )
+    group.add_argument(
+        "--passages", type=int, metavar="K", help="of models with passages: passages of each question (default: as in training)"
+    )
     group.add_argument("--batch_size", type=int, default=32, metavar="N", help="texts at a time (default: 32)")
     group.add_argument("--json", action="store_true", help="print the scores as JSON")
 
@@ -111,7 +119,7 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _open_predictor(args: argparse.Namespace) -> Predictor | TargetPredictor:
+def _open_predictor(args: argparse.Namespace) -> Predictor | TargetPredictor | RagPredictor:
     """Open the model of --model_dir; raise UserError if it is a Hugging Face folder without a classifier, or with --step."""
     from bertfam.finetuning.predictor import open_fine_tuned
     from bertfam.finetuning.published import has_classifier, open_published
@@ -130,11 +138,11 @@ def _open_predictor(args: argparse.Namespace) -> Predictor | TargetPredictor:
     return open_published(args.model_dir)
 
 
-def _of_step(predictor: Predictor | TargetPredictor) -> str:
+def _of_step(predictor: Predictor | TargetPredictor | RagPredictor) -> str:
     return "" if predictor.step is None else f" of step {predictor.step:,}"
 
 
-def _warn_of_cut(predictor: Predictor | TargetPredictor) -> None:
+def _warn_of_cut(predictor: Predictor | TargetPredictor | RagPredictor) -> None:
     """Warn about texts that did not fit into rows."""
     from bertfam.plurals import plural
 
@@ -159,16 +167,17 @@ def _check_flags(args: argparse.Namespace) -> None:
         raise UserError("--json prints scores: give --label=COLUMN or --target=COLUMN with it, or name the output .jsonl")
 
 
-def _predict_task(args: argparse.Namespace, predictor: Predictor | TargetPredictor, task: BenchmarkTask) -> None:
+def _predict_task(args: argparse.Namespace, predictor: Predictor | TargetPredictor | RagPredictor, task: BenchmarkTask) -> None:
     """Print the scores of a benchmark task, or write the predictions that its server accepts."""
     from bertfam.finetuning.benchmarks import registry
     from bertfam.finetuning.benchmarks.scoring import score_task
     from bertfam.finetuning.benchmarks.submission import write_submission
+    from bertfam.finetuning.rag_predictor import RagPredictor
     from bertfam.finetuning.target_predictor import TargetPredictor
     from bertfam.plurals import plural
 
-    if isinstance(predictor, TargetPredictor):
-        raise UserError(f"--task_name is of labels, and {args.model_dir} generates targets: name texts with --input instead")
+    if isinstance(predictor, TargetPredictor | RagPredictor):
+        raise UserError(f"--task_name is of labels, and {args.model_dir} generates texts: name texts with --input instead")
     trained = registry.of_corpus(predictor.corpus)
     if trained and task not in trained:
         warn(
@@ -187,15 +196,21 @@ def _predict_task(args: argparse.Namespace, predictor: Predictor | TargetPredict
     _print(args, scored.texts, predictor.step, scored.scores)
 
 
-def _open_inference(args: argparse.Namespace, predictor: Predictor | TargetPredictor) -> Any:
+def _open_inference(args: argparse.Namespace, predictor: Predictor | TargetPredictor | RagPredictor) -> Any:
     """Return the kind of prediction of the model's head, for the files of --input."""
     from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
     from bertfam.data.corpora.labelled.question_files import QuestionFiles
     from bertfam.data.corpora.labelled.tagged_files import TaggedFiles
     from bertfam.finetuning.inference import QuestionInference, TextInference, WordInference
     from bertfam.finetuning.published import files_of
+    from bertfam.finetuning.rag_predictor import RagPredictor
     from bertfam.finetuning.target_predictor import TargetPredictor
 
+    if isinstance(predictor, RagPredictor):
+        return _open_rag(args, predictor)
+    for name in ("rag", "passages"):
+        if getattr(args, name):
+            raise UserError(f"--{name} is of models that read passages, and {args.model_dir} reads none; leave it out")
     if isinstance(predictor, TargetPredictor):
         return _open_targets(args, predictor)
     for name in ("target", "beams"):
@@ -236,6 +251,25 @@ def _with_no_answer(predictor: Predictor) -> Predictor:
     return dataclasses.replace(predictor, objective=objective)
 
 
+def _open_rag(args: argparse.Namespace, predictor: RagPredictor) -> RagInference:
+    """Return the prediction of answers from passages, for the questions of --input."""
+    import dataclasses
+
+    from bertfam.decoding.strategies import BeamSearch, Greedy
+    from bertfam.finetuning.inference import RagInference
+
+    check_format(args, "answers", allowed=("label",))
+    for name in ("probabilities", "target"):
+        if getattr(args, name):
+            raise UserError(f"--{name} does not go with answers from passages, whose true ones --label scores; leave it out")
+    changes = {"marginal": args.rag, "passages": args.passages}
+    objective = dataclasses.replace(predictor.objective, **{name: value for name, value in changes.items() if value is not None})
+    corpus = dataclasses.replace(predictor.corpus, train=tuple(args.input), validation=(), validation_fraction=0.0)
+    strategy = Greedy() if args.beams is None else BeamSearch(args.beams)
+    predictor = dataclasses.replace(predictor, objective=objective)
+    return RagInference(predictor, args.batch_size, corpus, args.output, strategy, answered=bool(args.label))
+
+
 def _open_targets(args: argparse.Namespace, predictor: TargetPredictor) -> TargetInference:
     """Return the prediction of target texts for the files of --input."""
     from bertfam.decoding.strategies import BeamSearch, Greedy
@@ -251,7 +285,7 @@ def _open_targets(args: argparse.Namespace, predictor: TargetPredictor) -> Targe
     return TargetInference(predictor, args.batch_size, corpus, args.output, strategy)
 
 
-def _in_files(args: argparse.Namespace, predictor: Predictor | TargetPredictor) -> Any:
+def _in_files(args: argparse.Namespace, predictor: Predictor | TargetPredictor | RagPredictor) -> Any:
     """Return the corpus that the model was trained on; in the place of a seqio task the files of --input with its columns."""
     from bertfam.data.seqio_tasks.labelled_tasks import TaskRecords
 
@@ -297,7 +331,9 @@ def _open_output(args: argparse.Namespace, inference: Inference) -> AbstractCont
     if not args.output:
         return nullcontext()
     source = {"model": str(args.model_dir), "step": inference.predictor.step, "text": inference.corpus.fingerprint()}
-    source |= {name: getattr(args, name) for name in ("average", "probabilities", "no_answer_threshold", "beams")}
+    source |= {
+        name: getattr(args, name) for name in ("average", "probabilities", "no_answer_threshold", "beams", "rag", "passages")
+    }
     file = PredictionFile(args.output, source, header=inference.header, end=inference.end, conversion=inference.conversion)
     return closing(file)
 

@@ -32,14 +32,15 @@ def add(group: argparse._ArgumentGroup) -> None:
         "--target_length",
         type=int,
         metavar="N",
-        help="largest number of tokens of a target, its end included; in a causal LM, of the tokens of a row (default: 128)",
+        help="largest number of tokens of a target, its end included; in a causal LM, of the tokens of a row (default: 128; of "
+        "--rag 32)",
     )
 
 
 def check(args: argparse.Namespace) -> None:
     """Raise UserError for flags of targets without --target, or a length that is none."""
     for name in NAMES[1:]:
-        if getattr(args, name) is not None and not args.target:
+        if getattr(args, name) is not None and not (args.target or args.rag):
             raise UserError(f"--{name} describes targets: give --target=COLUMN too, or leave it out")
     if args.target_length is not None and args.target_length < 2:
         raise UserError(f"--target_length={args.target_length} must be at least 2: one token and the end of the text")

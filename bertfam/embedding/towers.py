@@ -10,12 +10,11 @@ from flax import traverse_util
 
 from bertfam.embedding.embedder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Embedder, create_embedder
 from bertfam.errors import UserError
-from bertfam.interop.folders import huggingface_towers
 from bertfam.layers.pooling import PoolingMode
 from bertfam.objectives.retrieval.dual_encoder import PASSAGE, QUERY
 from bertfam.storage.paths import to_path
 from bertfam.storage.untrusted import typed
-from bertfam.training.trained_networks import Network, find_step, read_network, read_networks
+from bertfam.training.trained_networks import Network, find_step, read_towers
 
 _PROMPTS = {QUERY: QUERY_PROMPTS, PASSAGE: DOCUMENT_PROMPTS}
 
@@ -61,7 +60,7 @@ def open_towers(folder: str | Path, settings: TowerSettings, *, step: int | None
       UserError: if the folder has no encoder, or as `Embedder.create`.
     """
     step = find_step(folder, step, average=average)
-    networks = _networks(folder, step, average)
+    networks = read_towers(folder, step=step, average=average)
     query, passage = (_tower(folder, networks, name, settings) for name in (QUERY, PASSAGE))
     source = {"folder": str(to_path(folder).absolute()), "step": step, "average": average, "digest": _digest(networks)}
     return Towers(query, passage, source | settings._asdict())
@@ -93,13 +92,6 @@ def reopen_towers(source: Mapping[str, Any], where: Path, folder: str | None = N
             "one by --model_dir, or make the index again"
         )
     return found
-
-
-def _networks(folder: str | Path, step: int | None, average: bool) -> dict[str, Network]:
-    """Read the networks of a folder by name."""
-    if not (towers := huggingface_towers(folder)):
-        return read_networks(folder, step=step, average=average)
-    return {name: read_network(tower, step=step, average=average) for name, tower in towers.items()}
 
 
 def _tower(folder: str | Path, networks: Mapping[str, Network], name: str, settings: TowerSettings) -> Embedder:

@@ -1,65 +1,17 @@
 """Recall of an index of passages for questions, beside BM25 and passages at random."""
 
-import os
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-from bertfam.data.corpora.formats import ends_in, read_objects, replace_invalid
-from bertfam.data.corpora.labelled.passage_files import passage_question
-from bertfam.data.corpora.labelled.question_files import QuestionFiles
+from bertfam.data.corpora.labelled.open_questions import OpenQuestion
 from bertfam.errors import UserError
 from bertfam.retrieval.hard_negatives import words_of
 
 T = TypeVar("T")
 CUTOFFS = (1, 5, 20)
 _SEED = 0  # of the passages at random
-
-
-class OpenQuestion(NamedTuple):
-    """Question to be answered from a collection of passages.
-
-    Attributes:
-      question: the question.
-      answers: texts that answer it; a passage with one of them is right. Empty if they are not known.
-      passages: the passages that it was written for; empty if they are not known.
-    """
-
-    question: str
-    answers: tuple[str, ...]
-    passages: tuple[str, ...] = ()
-
-
-def read_questions(path: str | os.PathLike[str]) -> Iterator[OpenQuestion]:
-    """Yield the questions of a file that have an answer.
-
-    Args:
-      path: a .json file of SQuAD's format (1.1 or 2.0), or another with a JSON object on each line, {"question": TEXT, "answer":
-        [TEXT, ...]} (Chen et al. 2017, DrQA) or a line of `PassageFiles`, plain, gzipped or zstd-compressed.
-
-    Raises:
-      UserError: if a line is not as it must be.
-    """
-    if ends_in(path, ".json"):
-        for one in QuestionFiles((os.fspath(path),)).questions(path):
-            if one.answers:
-                yield OpenQuestion(one.question, tuple(text for text, _ in one.answers), (one.context,))
-        return
-    for where, record in read_objects(path, "utf-8"):
-        if "positive" in record:
-            line = passage_question(record, where)
-            yield OpenQuestion(line.question, line.answers, line.positives)
-            continue
-        question, answers = record.get("question"), record.get("answer")
-        answers = [answers] if isinstance(answers, str) else answers
-        if not _is_text(question) or not isinstance(answers, list) or not answers or not all(map(_is_text, answers)):
-            raise UserError(f'{where}: the line is no {{"question": TEXT, "answer": [TEXT, ...]}}; fix it, or name another file')
-        yield OpenQuestion(replace_invalid(str(question)).strip(), tuple(map(replace_invalid, answers)))
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
 
 
 def recall(questions: Sequence[OpenQuestion], passages: Sequence[str], found: np.ndarray) -> dict[str, float]:

@@ -11,18 +11,21 @@ from typing_extensions import override
 
 from bertfam.data.corpora.file_corpus import FileCorpus
 from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
+from bertfam.data.corpora.labelled.open_questions import AnswerFiles, OpenQuestion, read_questions
 from bertfam.data.corpora.labelled.question_files import Question, QuestionFiles
 from bertfam.data.corpora.labelled.tagged_files import TaggedFiles
 from bertfam.data.corpora.labelled.target_files import TargetFiles
-from bertfam.decoding.strategies import Strategy
+from bertfam.decoding.strategies import BeamSearch, Greedy, Strategy
 from bertfam.errors import UserError
 from bertfam.finetuning.answer_scores import score_answers
 from bertfam.finetuning.answers import Answer, find_answers
 from bertfam.finetuning.predictions import PredictionFormat, Records, cell_line, json_line, prediction_format, records_of
 from bertfam.finetuning.predictor import Predictor
+from bertfam.finetuning.rag_predictor import RagAnswer, RagPredictor
 from bertfam.finetuning.scores import right, score, score_tags, score_targets
 from bertfam.finetuning.target_predictor import TargetPredictor
 from bertfam.objectives.fine_tuning.heads import SpanExtraction
+from bertfam.retrieval.hard_negatives import words_of
 
 
 @dataclass(frozen=True)
@@ -275,6 +278,82 @@ class TargetInference(Inference):
     @override
     def scores(self, items: Sequence[tuple[str, str | None]], outputs: Sequence[str]) -> dict[str, float]:
         return score_targets(outputs, [str(target) for _, target in items])
+
+    @property
+    @override
+    def header(self) -> str:
+        return "" if self._format == "jsonl" else cell_line(["prediction"], self._format)
+
+    @property
+    def _format(self) -> PredictionFormat:
+        return prediction_format(str(self.output))
+
+
+@dataclass(frozen=True)
+class RagInference(Inference):
+    """Answers to questions from passages.
+
+    Attributes:
+      predictor: The model.
+      output: The file to write; None for scores alone.
+      strategy: Method of choosing tokens.
+      answered: True to read the answers of the questions, for scores.
+    """
+
+    predictor: RagPredictor
+    corpus: AnswerFiles
+    output: str | None
+    strategy: Greedy | BeamSearch
+    answered: bool
+
+    @property
+    @override
+    def at_once(self) -> int:
+        return 256
+
+    @override
+    def items(self) -> Iterator[OpenQuestion]:
+        for path in self.corpus.files("train"):
+            yield from read_questions(path, answered=self.answered)
+
+    @override
+    def predict(self, items: Sequence[OpenQuestion]) -> Sequence[RagAnswer]:
+        return self.predictor.answer([item.question for item in items], self.strategy, self.batch_size)
+
+    @override
+    def records(self, items: Sequence[OpenQuestion], outputs: Sequence[RagAnswer]) -> list[str]:
+        if self._format != "jsonl":
+            return [cell_line([answer.text], self._format) for answer in outputs]
+        texts = self._texts(outputs)
+        return [
+            json_line(
+                {
+                    "question": item.question,
+                    "prediction": answer.text,
+                    "score": answer.score,
+                    "passages": [
+                        {"passage": number, "probability": probability, "text": texts[number]}
+                        for number, probability in zip(answer.passages, answer.probabilities, strict=True)
+                    ],
+                }
+            )
+            for item, answer in zip(items, outputs, strict=True)
+        ]
+
+    @override
+    def scores(self, items: Sequence[OpenQuestion], outputs: Sequence[RagAnswer]) -> dict[str, float]:
+        asked = [Question("", item.question, "", [(text, 0) for text in item.answers], False) for item in items]
+        scores = score_answers(asked, [answer.text for answer in outputs], None, 0.0)
+        words = {number: words_of(text) for number, text in self._texts(outputs).items()}
+        found = [
+            any(words_of(text) in words[number] for text in item.answers for number in answer.passages)
+            for item, answer in zip(items, outputs, strict=True)
+        ]
+        return scores | {"answer_in_passages": 100 * float(np.mean(found))}
+
+    def _texts(self, outputs: Sequence[RagAnswer]) -> dict[int, str]:
+        """Return the texts of the passages of answers by their numbers."""
+        return self.predictor.index.texts_of({number for answer in outputs for number in answer.passages})
 
     @property
     @override

@@ -22,9 +22,11 @@ from bertfam.data.token_cache.documents import Documents
 from bertfam.data.token_cache.tokenize import Block, tokenise_labelled
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
+from bertfam.finetuning.rag_predictor import RagPredictor, rag_predictor
 from bertfam.finetuning.target_predictor import TargetPredictor, target_predictor
 from bertfam.layers.stack import divided
 from bertfam.objectives.fine_tuning.objective import FineTuning
+from bertfam.objectives.retrieval.rag import Rag
 from bertfam.plurals import plural
 from bertfam.training.model_dir import TrainedModel, open_model
 
@@ -214,12 +216,16 @@ def open_predictor(model_dir: str | Path, step: int | None = None, *, average: b
       UserError: If the folder has no such model.
     """
     predictor = open_fine_tuned(model_dir, step, average=average)
+    if isinstance(predictor, RagPredictor):
+        raise UserError(f"{model_dir} answers questions from passages, and predicts no labels")
     if isinstance(predictor, TargetPredictor):
         raise UserError(f"{model_dir} was trained on --target={predictor.corpus.target}, and generates texts instead of labels")
     return predictor
 
 
-def open_fine_tuned(model_dir: str | Path, step: int | None = None, *, average: bool = False) -> Predictor | TargetPredictor:
+def open_fine_tuned(
+    model_dir: str | Path, step: int | None = None, *, average: bool = False
+) -> Predictor | TargetPredictor | RagPredictor:
     """Open a fine-tuned model.
 
     Args:
@@ -231,6 +237,8 @@ def open_fine_tuned(model_dir: str | Path, step: int | None = None, *, average: 
       UserError: If the folder has no such model, or one that predicts neither labels nor targets.
     """
     model = open_model(model_dir, step, average=average)
+    if isinstance(model.run.objective, Rag):
+        return rag_predictor(model)
     predictor = make_predictor(model)
     if predictor is None:
         name = type(model.run.objective).__name__

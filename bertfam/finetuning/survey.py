@@ -12,6 +12,7 @@ from bertfam.data.corpora.corpus import Corpus
 from bertfam.data.corpora.file_corpus import FileCorpus
 from bertfam.data.corpora.labelled.labelled_corpus import LabelledCorpus, name_of, names_of, number_of
 from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
+from bertfam.data.corpora.labelled.open_questions import AnswerFiles
 from bertfam.data.corpora.labelled.passage_files import PassageFiles
 from bertfam.data.corpora.labelled.question_files import QuestionFiles
 from bertfam.data.corpora.labelled.records import record_format
@@ -38,14 +39,14 @@ class Survey:
     Attributes:
       corpus: The files; of classes with those of the training texts, in order: whole numbers by value, names by their letters.
       texts: Number of training texts.
-      head: Name of the class of the head that predicts the labels; None of targets and passages, which need no head.
+      head: Name of the class of the head that predicts the labels; None of targets, passages and answers, which need no head.
       head_values: Values of its fields.
       warnings: Warnings about the classes.
       questions: Of passages, the number of different training questions; 0 of other texts.
       has_hard_negatives: Of passages, True if a training question has hard negatives, or some that can be mined.
     """
 
-    corpus: LabelledCorpus | TaggedFiles | QuestionFiles | PassageFiles | TargetCorpus
+    corpus: LabelledCorpus | TaggedFiles | QuestionFiles | PassageFiles | AnswerFiles | TargetCorpus
     texts: int
     head: str | None
     head_values: dict[str, Any]
@@ -59,13 +60,13 @@ class Survey:
         return len(self.corpus.classes) if isinstance(self.corpus, LabelledCorpus) and self.corpus.choices else 0
 
 
-def survey(corpus: LabelledCorpus | TaggedFiles | QuestionFiles | PassageFiles | TargetCorpus) -> Survey:
+def survey(corpus: LabelledCorpus | TaggedFiles | QuestionFiles | PassageFiles | AnswerFiles | TargetCorpus) -> Survey:
     """Read all files, so that every mistake in them is found before anything is written.
 
     Raises:
       UserError: If a file cannot be read, or has a text or a label that is not of the stated kind.
     """
-    if isinstance(corpus, TargetCorpus):
+    if isinstance(corpus, TargetCorpus | AnswerFiles):
         found = Survey(corpus, 0, None, {})
     elif isinstance(corpus, PassageFiles):
         found = _survey_passages(corpus)

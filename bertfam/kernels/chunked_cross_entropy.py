@@ -160,6 +160,30 @@ def token_scores(
     return jax.lax.stop_gradient(_over_chunks(step, None, settings.chunk, hidden, targets)[1])
 
 
+def target_log_probabilities(
+    hidden: jax.Array,
+    kernel: jax.Array,
+    bias: jax.Array | None,
+    targets: jax.Array,
+    weights: jax.Array,
+    settings: VocabularyLoss,
+) -> jax.Array:
+    """Compute the log-probability of the target of every position: float32[batch, length], 0 at those of weight 0.
+
+    Unlike the sums of `chunked_cross_entropy` they may enter any loss. Its gradient computes the logits of each chunk again. See
+    there for arguments; of the settings, only the vocabulary's size and the chunk count.
+    """
+    head = _replicate_embed(kernel, hidden.dtype)
+
+    @jax.checkpoint
+    def step(carry: None, hidden: jax.Array, targets: jax.Array) -> Any:
+        logits = _logits(hidden, head, bias, settings)
+        return carry, _target_logits(logits, targets) - jax.nn.logsumexp(logits, axis=-1)
+
+    _, found = _over_chunks(step, None, settings.chunk, _zero_unweighted(hidden, weights), targets)
+    return jnp.where(weights > 0, found, 0.0)
+
+
 def _over_chunks(step: Callable[..., Any], carry: Any, most: int, *inputs: jax.Array) -> tuple[Any, Any]:
     """Scan `step(carry, *chunks) -> (carry, outputs)` over chunks of inputs [batch, length, ...] along the length.
 

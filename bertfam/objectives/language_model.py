@@ -84,7 +84,7 @@ class LanguageModelObjective(Objective):
     def loss(self, params: Tree, carry: Tree, aux: Tree, batch: Batch, *, key: jax.Array | None, train: bool) -> LossOut:
         hidden = self.decoded(params, batch, key=key, train=train)[0]
         weights = batch["decoder_loss_weights"]
-        sums = chunked_cross_entropy(*self._head(params, hidden), batch["decoder_target_tokens"], weights, self._settings())
+        sums = chunked_cross_entropy(*self.head(params, hidden), batch["decoder_target_tokens"], weights, self.loss_settings)
         targets = jnp.sum(weights)
         metrics = {"lm_loss": Sum(sums.cross_entropy, targets), "lm_accuracy": Sum(sums.correct, targets)}
         if self.z_loss:
@@ -95,7 +95,7 @@ class LanguageModelObjective(Objective):
     def predictions(self, params: Tree, batch: Batch) -> Predictions:
         hidden = self.decoded(params, batch, key=None, train=False)[0]
         targets = batch["decoder_target_tokens"]
-        scores = token_scores(*self._head(params, hidden), targets, self._settings())
+        scores = token_scores(*self.head(params, hidden), targets, self.loss_settings)
         shown = self.shown
         return Predictions(
             inputs=batch[f"{shown}_input_tokens"],
@@ -107,10 +107,13 @@ class LanguageModelObjective(Objective):
             probabilities=jnp.exp(scores.best_log_probabilities),
         )
 
-    def _settings(self) -> VocabularyLoss:
+    @property
+    def loss_settings(self) -> VocabularyLoss:
+        """Settings of the loss of a position."""
         return VocabularyLoss(self.model.require_vocab_size, self.z_loss, self.label_smoothing, self.chunk)
 
-    def _head(self, params: Tree, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+    def head(self, params: Tree, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+        """Return what logits are computed from: the decoder's output, scaled, the kernel, and the bias of each word or None."""
         head = head_weights(self.model, params)
         return (hidden * head.scale).astype(self.execution.compute_dtype), head.kernel, head.bias
 

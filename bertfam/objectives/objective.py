@@ -46,6 +46,20 @@ class LossOut(NamedTuple):
     metrics: dict[str, Sum]
 
 
+class NetworkSource(NamedTuple):
+    """Trained model from which a new run starts a network that --init_from does not have.
+
+    Attributes:
+      folder: MODEL_DIR, Hugging Face folder, or folder with the towers query/ and passage/.
+      step: step of a MODEL_DIR's checkpoint; None for other folders.
+      average: True for the moving average of a MODEL_DIR's parameters.
+    """
+
+    folder: str
+    step: int | None
+    average: bool
+
+
 class Predictions(NamedTuple):
     """Predictions of a model at the targets of a batch.
 
@@ -118,6 +132,16 @@ class Objective(ABC):
     def initialized_networks(self) -> tuple[str, ...]:
         """Names of the networks that a warm start from a network of another name initialises: the first of them."""
         return (next(iter(self.networks)),)
+
+    @property
+    def network_sources(self) -> Mapping[str, NetworkSource]:
+        """Trained models from which networks of a new run start, by the networks' names, beside the one of --init_from."""
+        return {}
+
+    @property
+    def vocabulary_folders(self) -> Mapping[str, str]:
+        """Folders of the vocabularies of networks that have not the run's, by the networks' names."""
+        return {}
 
     @property
     def teachers(self) -> Mapping[str, Teacher | None]:

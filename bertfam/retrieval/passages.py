@@ -179,16 +179,21 @@ def gather_tokens(tokens: jax.Array, passages: jax.Array) -> tuple[jax.Array, ja
     Returns:
       int32[queries, count, length] and int32[queries, count].
     """
-    axes, devices = _mesh_axes()
-
-    def gather(passages: jax.Array, own: jax.Array) -> jax.Array:
-        places = passages - (jax.lax.axis_index(axes) * own.shape[0] if devices > 1 else 0)
-        is_here = (places >= 0) & (places < own.shape[0])
-        found = jnp.where(is_here[..., None], own[jnp.clip(places, 0, own.shape[0] - 1)], 0).astype(jnp.int32)
-        return jax.lax.psum(found, axes) if devices > 1 else found
-
-    found = _of_batch(_on_devices(gather, axes, devices)(passages, tokens))
+    found = _gathered(tokens, passages)
     return jnp.maximum(found - 1, 0), jnp.sum(found > 0, axis=-1, dtype=jnp.int32)
+
+
+def gather_vectors(vectors: jax.Array, passages: jax.Array) -> jax.Array:
+    """Gather the vectors of passages from all devices, without gradient.
+
+    Args:
+      vectors: float32[rows, width] of `read_passages`.
+      passages: int32[queries, count].
+
+    Returns:
+      float32[queries, count, width].
+    """
+    return jax.lax.stop_gradient(_gathered(vectors, passages))
 
 
 def _mesh_axes() -> tuple[tuple[str, ...], int]:
@@ -198,6 +203,20 @@ def _mesh_axes() -> tuple[tuple[str, ...], int]:
         return (), 1
     axes = (names,) if isinstance(names, str) else tuple(names or ())
     return axes, int(np.prod([mesh.shape[axis] for axis in axes], dtype=int))
+
+
+def _gathered(array: jax.Array, passages: jax.Array) -> jax.Array:
+    """Gather rows of an array [rows, width] from all devices: [queries, count, width]."""
+    axes, devices = _mesh_axes()
+    dtype = array.dtype if jnp.issubdtype(array.dtype, jnp.floating) else jnp.int32  # small integers are not summed everywhere
+
+    def gather(passages: jax.Array, own: jax.Array) -> jax.Array:
+        places = passages - (jax.lax.axis_index(axes) * own.shape[0] if devices > 1 else 0)
+        is_here = (places >= 0) & (places < own.shape[0])
+        found = jnp.where(is_here[..., None], own[jnp.clip(places, 0, own.shape[0] - 1)], 0).astype(dtype)
+        return jax.lax.psum(found, axes) if devices > 1 else found
+
+    return _of_batch(_on_devices(gather, axes, devices)(passages, array))
 
 
 def _on_devices(compute: Callable[..., Any], axes: tuple[str, ...], devices: int) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError, warn
 from bertfam.features import RowShape
 from bertfam.interop import huggingface
-from bertfam.interop.folders import check_is_model
+from bertfam.interop.folders import check_is_model, huggingface_towers
 from bertfam.interop.sentence_transformers import EmbeddingSettings, find_settings
 from bertfam.models.encoder_decoder import EncoderOnlyConfig
 from bertfam.models.network import Kind
@@ -78,8 +78,9 @@ def read_networks(path: str | Path, *, step: int | None = None, average: bool = 
             opened = open_model(folder, step, average=average)
         configs = opened.run.objective.networks
         trees = opened.run.objective.split(opened.params)
-        embedding = embedding_settings(opened)
-        return {name: Network(configs[name], tree, opened.vocabulary, embedding, opened) for name, tree in trees.items()}
+        embedding, own = embedding_settings(opened), opened.run.objective.vocabulary_folders
+        words = {name: vocabularies.load(own[name]) if name in own else opened.vocabulary for name in trees}
+        return {name: Network(configs[name], tree, words[name], embedding, opened) for name, tree in trees.items()}
     check_is_model(folder)
     for given, what in ((step is not None, "checkpoints; leave the step out"), (average, "average; leave it out")):
         if given:
@@ -89,6 +90,13 @@ def read_networks(path: str | Path, *, step: int | None = None, average: bool = 
     config = huggingface.with_vocabulary(imported.config, vocabulary, folder)
     network = Network(config, imported.params, vocabulary, find_settings(folder))
     return {config.kind: network}
+
+
+def read_towers(path: str | Path, *, step: int | None = None, average: bool = False) -> dict[str, Network]:
+    """Read all networks of a folder as `read_networks` does, or of one with the Hugging Face folders query/ and passage/ both."""
+    if not (towers := huggingface_towers(path)):
+        return read_networks(path, step=step, average=average)
+    return {name: read_network(tower, step=step, average=average) for name, tower in towers.items()}
 
 
 def find_step(path: str | Path, step: int | None, *, average: bool = False) -> int | None:

@@ -25,6 +25,7 @@ REQUIRED_ARGUMENTS: dict[str, dict[str, Any]] = {
     "TaggedFiles": {"train": ("a.conll",)},
     "TargetFiles": {"train": ("a.tsv",)},
     "PassageFiles": {"train": ("a.json",)},
+    "AnswerFiles": {"train": ("a.json",)},
     "QuestionFiles": {"train": ("a.json",)},
     "SeqioTask": {"name": "books"},
     "FeatureProbe": {"corpus": LabelledFiles(("a.tsv",))},

@@ -12,7 +12,7 @@ import xla
 from fork_server import run_program
 
 from bertfam.kernels import cross_entropy, rows
-from bertfam.kernels.chunked_cross_entropy import VocabularyLoss, chunked_cross_entropy, token_scores
+from bertfam.kernels.chunked_cross_entropy import VocabularyLoss, chunked_cross_entropy, target_log_probabilities, token_scores
 from bertfam.kernels.cross_entropy import likeliest
 
 BATCH, LENGTH, EMBED, ROWS, REAL = 3, 11, 6, 24, 21
@@ -152,6 +152,26 @@ def test_scores_of_all_places():
     )
     np.testing.assert_array_equal(actual.best, expected.argmax(-1))
     np.testing.assert_allclose(actual.best_log_probabilities, expected.max(-1), rtol=1e-5, atol=1e-6)
+
+
+def test_log_probabilities_of_targets_with_gradient():
+    """Any function of them has the gradient of the plain ones; a hidden state of weight 0 has none, even if it is no number."""
+    hidden, kernel, bias, targets, weights = arguments()
+    factors = np.float32(np.random.default_rng(1).normal(size=targets.shape))
+
+    def plain(hidden, kernel, bias):
+        logits = (jnp.einsum("bne,ve->bnv", hidden, kernel) + bias)[..., :REAL]
+        found = jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], axis=-1)[..., 0]
+        return jnp.sum(found**2 * factors * (weights > 0))
+
+    def chunked(hidden, kernel, bias):
+        hidden = jnp.where(weights[..., None] > 0, hidden, jnp.nan)
+        found = target_log_probabilities(hidden, kernel, bias, targets, weights, VocabularyLoss(REAL, chunk=4))
+        return jnp.sum(found**2 * factors)
+
+    ours, theirs = (jax.jit(jax.value_and_grad(one, (0, 1, 2)))(hidden, kernel, bias) for one in (chunked, plain))
+    jax.tree.map(lambda left, right: np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-5), ours, theirs)
+    assert np.abs(theirs[1][1]).max() > 0.1
 
 
 def test_likeliest_is_the_first_of_the_largest():

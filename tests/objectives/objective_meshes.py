@@ -26,6 +26,7 @@ from bertfam.corruption.permutation_noise import PermutationNoise  # noqa: E402
 from bertfam.corruption.skip_grams import SkipGrams  # noqa: E402
 from bertfam.corruption.t5.text_to_text import TextToText  # noqa: E402
 from bertfam.data.rows.labelled.passage_texts import PassageLabels, PassageTexts  # noqa: E402
+from bertfam.data.rows.labelled.question_answers import QuestionAnswerRows, QuestionAnswers  # noqa: E402
 from bertfam.data.rows.recurrent_pairs import RecurrentPairs  # noqa: E402
 from bertfam.data.rows.running_text import Chunks, FullSentences  # noqa: E402
 from bertfam.data.rows.sentence_pairs import SentencePairs  # noqa: E402
@@ -49,10 +50,12 @@ from bertfam.objectives.representations.bilm import Bilm  # noqa: E402
 from bertfam.objectives.representations.entities import MlmNspDea  # noqa: E402
 from bertfam.objectives.representations.skip_gram import SkipGram  # noqa: E402
 from bertfam.objectives.retrieval.dual_encoder import DualEncoder  # noqa: E402
+from bertfam.objectives.retrieval.rag import Rag  # noqa: E402
 from bertfam.objectives.retrieval.retromae import RetroMae  # noqa: E402
 from bertfam.objectives.sequence_to_sequence import SequenceToSequence  # noqa: E402
 from bertfam.objectives.spanbert import MlmSbo  # noqa: E402
 from bertfam.objectives.structbert import MlmStructure  # noqa: E402
+from bertfam.retrieval.index import Index  # noqa: E402
 from bertfam.sharding.mesh import MeshShape  # noqa: E402
 from bertfam.sharding.named_shardings import batch_shardings, padded_decoder_rows, state_shardings  # noqa: E402
 from bertfam.training.logs.metrics import means  # noqa: E402
@@ -63,7 +66,7 @@ from bertfam.training.stages.phases import Phase  # noqa: E402
 from bertfam.training.state import TrainState  # noqa: E402
 from bertfam.training.step import make_gradient  # noqa: E402
 
-LENGTH, BATCH, PLACES, QUERY = 32, 8, 3, 8
+LENGTH, BATCH, PLACES, QUERY, PASSAGES_OF_INDEX = 32, 8, 3, 8, 100
 EIGHT_DEVICES = MeshShape(data=1, fsdp=2, tensor=2, sequence=2)
 SIZES = {"vocab_size": tiny.VOCABULARY, "num_layers": 2, "hidden_size": 16, "num_heads": 2}
 LONGEST = {"max_length": 32}
@@ -173,6 +176,18 @@ def entity_case(folder):
     return MlmNspDea(model, execution=UNROLLED, entities=folder), TextData(corruption=EntityMasking(entities=folder)), 1
 
 
+def rag_case(folder):
+    """Return the case of retrieval-augmented generation, with an index of some passages in `folder`."""
+    Index(Path(folder), PASSAGES_OF_INDEX, 16, PASSAGES_OF_INDEX, {}).create()
+    model = BertConfig(**SIZES | LONGEST | ONE_LAYER, feed_forward_size=32, dropout_rate=0.0, attention_dropout_rate=0.0)
+    generator = T5Config(**SIZES | ONE_LAYER, head_dim=8, feed_forward_size=32, dropout_rate=0.0)
+    encoder = DualEncoder(model, query_length=QUERY, projection=None, temperature=0.5)
+    lengths = {"passages": 3, "passage_length": LENGTH}
+    objective = Rag(generator, encoder, folder, marginal="token", **lengths, execution=UNROLLED)
+    sizes = {"question_length": QUERY, "target_tokens": 6}
+    return objective, TextData(rows=QuestionAnswers("", **sizes), corruption=QuestionAnswerRows(**sizes)), 2
+
+
 def random_batch(run, seed):
     """Return a random batch with all features that the objective reads."""
     shape, generator = run.shape(0), np.random.default_rng(seed)
@@ -243,5 +258,5 @@ if __name__ == "__main__":
     xla.share_cache()
     gc.set_threshold(100_000, 50, 1000)  # as in conftest.py
     with tempfile.TemporaryDirectory() as directory:
-        cases = CASES | {"entities": entity_case(directory)}
+        cases = CASES | {"entities": entity_case(directory), "rag in microbatches": rag_case(f"{directory}/index")}
         print(json.dumps({name: compare(*case) for name, case in cases.items()}))

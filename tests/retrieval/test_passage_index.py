@@ -9,10 +9,11 @@ import pytest
 import bertfam
 from bertfam import cli
 from bertfam.data.corpora.labelled.labelled_files import LabelledFiles
+from bertfam.data.corpora.labelled.open_questions import OpenQuestion, read_questions
 from bertfam.embedding.passage_index import build_index, plan_index
 from bertfam.embedding.towers import TowerSettings, open_towers
 from bertfam.errors import UserError
-from bertfam.evaluation.passage_recall import OpenQuestion, at_random, read_questions, recall
+from bertfam.evaluation.passage_recall import at_random, recall
 from bertfam.retrieval.index import Index
 
 PASSAGES = [

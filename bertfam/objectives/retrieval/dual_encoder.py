@@ -189,8 +189,8 @@ class DualEncoder(Objective):
             keys = (None, None) if key is None else jax.random.split(key if self.pieces == 1 else jax.random.fold_in(key, number))
             query, passages = self._texts(rows)
             towers = self.split(params)
-            own = self._embedded(towers[ENCODER if self.shared else QUERY], query, key=keys[0], train=train)
-            others = self._embedded(towers[ENCODER if self.shared else PASSAGE], passages, key=keys[1], train=train)
+            own = self.embedded(towers[ENCODER if self.shared else QUERY], query, key=keys[0], train=train)
+            others = self.embedded(towers[ENCODER if self.shared else PASSAGE], passages, key=keys[1], train=train)
             return own, others.reshape(own.shape[0], self.passages, -1)
 
         rows = {name: batch[name] for name in (*_OF_TOKENS, "sequence_start_positions")}
@@ -223,7 +223,7 @@ class DualEncoder(Objective):
         starts = batch["sequence_start_positions"]
         return query | {"starts": starts[:, :1]}, passages | {"starts": starts[:, 1:].reshape(count, 1)}
 
-    def _embedded(self, tower: Tree, texts: Batch, *, key: jax.Array | None, train: bool) -> jax.Array:
+    def embedded(self, tower: Tree, texts: Batch, *, key: jax.Array | None, train: bool) -> jax.Array:
         """Embed texts by a tower {"encoder", "projection"}: float32[texts, size]."""
         encoder: Any = self.model.encoder(self.execution)
         hidden, _ = encoder.apply(

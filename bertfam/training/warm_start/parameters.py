@@ -1,6 +1,6 @@
 """Warm start of a run from another model's parameters: all shared parts or some, also across vocabularies."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from bertfam.plurals import plural
 from bertfam.training.model_dir import check_floats
 from bertfam.training.run import Run, check_same_network
 from bertfam.training.state import TrainState
-from bertfam.training.trained_networks import Network, read_networks
+from bertfam.training.trained_networks import Network, read_networks, read_towers
 from bertfam.training.trainer import Trainer
 from bertfam.training.warm_start import optimizer_state, rows
 
@@ -36,6 +36,7 @@ class WarmStart:
       optimizer: its optimizer state, NumPy arrays by path, from which the moments of these parts are copied; None: a new state.
       converted: what has been converted, in words.
       new: parts of this run's parameters that are initialised.
+      others: warm starts of networks that start from further models, which have other parts of the parameters.
     """
 
     folder: str
@@ -44,13 +45,19 @@ class WarmStart:
     optimizer: dict[tuple[str, ...], np.ndarray] | None = None
     converted: Sequence[str] = ()
     new: Sequence[str] = ()
+    others: Sequence["WarmStart"] = ()
 
     def state(self, trainer: Trainer) -> TrainState:
         """Make a fresh state with the copied parameters; rows of tokens without origins are initialised."""
-        boxed, given = (traverse_util.flatten_dict(tree, sep="/") for tree in (trainer.run.boxed_params, self.params))
-        state = trainer.new_state([path for path in given if rows.replaces(boxed[path].names)])
+        boxed = traverse_util.flatten_dict(trainer.run.boxed_params, sep="/")
+        starts = [(start.origins, traverse_util.flatten_dict(start.params, sep="/")) for start in (self, *self.others)]
+        state = trainer.new_state([path for _, given in starts for path in given if rows.replaces(boxed[path].names)])
         fresh = traverse_util.flatten_dict(state.params, sep="/")
-        copied = {path: rows.copied(boxed[path].names, fresh[path], value, self.origins) for path, value in given.items()}
+        copied = {
+            path: rows.copied(boxed[path].names, fresh[path], value, origins)
+            for origins, given in starts
+            for path, value in given.items()
+        }
         if self.optimizer is not None:
             moments = optimizer_state.transfer(trainer, state.opt_state, self.optimizer, self.origins.of_known, self.params)
             state = state._replace(opt_state=moments)
@@ -65,7 +72,8 @@ class WarmStart:
         origins = f"of {self.origins.size:,} tokens {self.origins.describe()}"
         moments = "" if self.optimizer is None else "; with the optimizer's moments"
         converted = "".join(f"; {words}" for words in self.converted)
-        return f"starts from {self.folder}: {', '.join(self.params)}; {origins}{new}{converted}{moments}"
+        others = "".join(f"; {', '.join(other.params)} from {other.folder}" for other in self.others)
+        return f"starts from {self.folder}: {', '.join(self.params)}; {origins}{new}{converted}{moments}{others}"
 
 
 def read_warm_start(
@@ -132,9 +140,24 @@ def read_warm_start(
     given = {name: theirs[name] for name in names}
     copies = conversion.params(boxed, growth.params(boxed, given) if growth else given)
     state = None if step is None else optimizer_state.read(folder, step, run, model.vocabulary, names, conversion)
-    new, rows_of = sorted(ours.keys() - set(names)), origins if means else origins.of_known
+    others = _other_starts(run, frozenset(names))
+    started = {name for start in others for name in start.params}.union(names)
+    new, rows_of = sorted(ours.keys() - started), origins if means else origins.of_known
     converted = [*(growth.describe() if growth else ()), *conversion.describe(boxed)]
-    return WarmStart(folder, copies, rows_of, state, converted, new)
+    return WarmStart(folder, copies, rows_of, state, converted, new, others)
+
+
+def _other_starts(run: Run, copied: Collection[str]) -> list[WarmStart]:
+    """Read the warm starts of `Objective.network_sources`, without the parts of parameters that are copied already."""
+    starts, configs = [], run.objective.networks
+    for name, source in run.objective.network_sources.items():
+        networks = read_towers(source.folder, step=source.step, average=source.average)
+        network = networks.get(name) or next(iter(networks.values()))
+        check_same_network(network.config, configs[name], source.folder, f"the network {name} of Run.objective")
+        own = {part: params for part, params in run.objective.joined({name: network.params}).items() if part in run.boxed_params}
+        if own := {part: params for part, params in own.items() if part not in copied}:
+            starts.append(WarmStart(source.folder, own, same(network.vocabulary.size)))
+    return starts
 
 
 def _check_growth(growth: Growth, folder: str, names: Sequence[str], networks: Mapping[str, Any], *, optimizer: bool) -> None:
@@ -170,6 +193,6 @@ def _check_outputs(other: FineTuning, run: Run, subject: str) -> None:
 def objective_warm_start(run: Run, aux: Any, vocabulary: Vocabulary) -> WarmStart | None:
     """Return the warm start that the objective makes from `aux`; None if the run starts from new parameters."""
     initial = run.objective.initial_params(aux)
-    if initial is None:
-        return None
-    return WarmStart(*initial, same(vocabulary.size))
+    if initial is not None:
+        return WarmStart(*initial, same(vocabulary.size))
+    return next(iter(_other_starts(run, ())), None)

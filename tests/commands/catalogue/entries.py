@@ -664,6 +664,21 @@ CHECKPOINTS = {
         ("train.jsonl:2", "positive"),
         {"train.jsonl": '{"question": "Why?", "positive": "So."}\n{"question": "Who?", "passage": "He."}\n'},
     ),
+    "answers from passages without an index": Entry(
+        "finetune --init_from={trained}/model --rag=token --train=train.jsonl --model_dir=m",
+        ("--rag=token", "--index=DIR"),
+        {"train.jsonl": '{"question": "Why?", "answer": "So."}\n'},
+    ),
+    "an encoder that is to write answers": Entry(
+        "finetune --init_from={trained}/model --rag=token --index=nowhere --train=train.jsonl --model_dir=m",
+        ("Rag.model", "BertConfig", "--init_from={trained}/model"),
+        {"train.jsonl": '{"question": "Why?", "answer": "So."}\n'},
+    ),
+    "passages without --rag": Entry(
+        "finetune --init_from={trained}/model --passages=3 --train=train.tsv --model_dir=m",
+        ("--passages", "--rag=sequence"),
+        {"train.tsv": "text\tlabel\nhe returns\tgood\nit raises\tbad\n"},
+    ),
     "predictions of a model without labels": Entry(
         "predict --model_dir={trained}/model --input=new.tsv --output=out.tsv",
         ("{trained}/model", "finetune"),
