@@ -25,6 +25,7 @@ from bertfam.data.vocabularies.wordpiece import WordPiece
 from bertfam.interop import huggingface
 from bertfam.models.bert import BertConfig
 
+xla.set_fast_tracing()
 xla.set_fast_compilation()
 # Tracing makes many objects, nearly all short-lived: with the default threshold the collector walks the whole heap too often.
 gc.set_threshold(100_000, 50, 1000)
