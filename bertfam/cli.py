@@ -278,6 +278,9 @@ def _hint(parser: Parser, word: str) -> str:
         return f"; write --{word}"
     if (other := other_trainers.flag_here(flag, known, takes_gin=takes_gin)) and flag.startswith("--"):
         return other
+    positional = {f"--{action.dest}": action.metavar for action in parser._actions if not action.option_strings}
+    if flag in positional:
+        return f"; write {positional[flag]} by itself, without a flag"
     if takes_gin and word.endswith(".gin") and not word.startswith("-"):
         return f"; write --gin_file={word}"
     if "--input" in known and not word.startswith("-") and os.path.isfile(word):

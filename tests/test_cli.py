@@ -380,6 +380,8 @@ ELSEWHERE = [
     ("vocab --overwrite_output_dir", "write --overwrite"),
     ("vocab --vocab_size=9", "write --size=N"),
     ("plan --model_dir=m", "write --gin_file=MODEL_DIR/config.gin"),
+    ("encode --model_dir=m", "write --vocab=MODEL_DIR/vocab"),
+    ("report --model_dir=m --output=report.html", "write MODEL_DIR by itself, without a flag"),
     ("generate --num_beams=4", "write --strategy=beam --beams=N"),
     ("generate --prompt=a", 'write the text by itself, as "TEXT"'),
     ("evaluate --input=a", "write --cache_dir=DIR of a token cache"),

@@ -23,16 +23,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """List the files; return the exit status."""
-    from bertfam.config.shipped import first_sentence, shipped_files
+    from bertfam.config.shipped import shipped_files, summary
 
     names = [name for name in shipped_files() if all(word in name for word in args.words)]
     if not names:
         raise UserError(f"no gin file shipped with bertfam has {' and '.join(args.words)} in its path; bertfam configs lists all")
-    summaries = {name: first_sentence(name) for name in names}
+    summaries = {name: summary(name) for name in names}
     if args.json:
         print(json.dumps(summaries, ensure_ascii=False, indent=1))
         return 0
     width = max(map(len, names))
-    for name, summary in summaries.items():
-        print(f"{name:{width}}  {summary}")
+    for name, text in summaries.items():
+        print(f"{name:{width}}  {text}")
     return 0

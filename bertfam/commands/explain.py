@@ -41,11 +41,16 @@ def main(args: argparse.Namespace) -> int:
     """Explain a class, or list all; return the exit status."""
     from bertfam.config import registry
     from bertfam.config.explain import explain
+    from bertfam.config.shipped import first_sentence
 
     config = _open(args)
     if args.name is None:
         names = sorted(registry.names())
-        print(json.dumps(names) if args.json else "\n".join(names))
+        if args.json:
+            print(json.dumps(names))
+        else:
+            width = max(map(len, names))
+            print("\n".join(f"{name:{width}}  {first_sentence(explain(name).summary)}".rstrip() for name in names))
         return 0
     explanation = explain(args.name, config)
     if sys.flags.optimize > 1:

@@ -497,7 +497,7 @@ def named_text(args: argparse.Namespace, data: TextData) -> TextData:
     """Return `data` with only the corpus and the vocabulary that the flags of add_text name."""
     import dataclasses
 
-    corpus = data.corpus if any(getattr(args, flag, None) for flag in (*_WHERE, "train")) else None
+    corpus = data.corpus if any(getattr(args, flag, None) for flag in (*_WHERE, *_OF_INPUT, "train")) else None
     return dataclasses.replace(data, corpus=corpus, vocabulary=data.vocabulary if args.vocab else None)
 
 

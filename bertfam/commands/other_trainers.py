@@ -35,7 +35,7 @@ _FLAGS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "checkpoint_dir log_dir logdir out output output_dir output_folder run_dir save_dir save_folder save_path",
         ("--output=DIR", "--model_dir=DIR"),
     ),
-    ("model_dir", ("--gin_file=MODEL_DIR/config.gin",)),
+    ("model_dir", ("--gin_file=MODEL_DIR/config.gin", "--vocab=MODEL_DIR/vocab")),
     (
         "load_path model model_name model_name_or_path model_path pretrained pretrained_model_name_or_path",
         ("--init_from=DIR", "--model_dir=DIR"),

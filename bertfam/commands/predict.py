@@ -108,6 +108,8 @@ def main(args: argparse.Namespace) -> int:
         _warn_of_cut(predictor)
         return 0
     inference = _open_inference(args, predictor)
+    if args.label or args.target:
+        inference.check_scores()
     with _open_output(args, inference) as file:
         count, items, outputs = _predict(args, inference, file)
         if file:

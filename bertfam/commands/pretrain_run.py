@@ -21,7 +21,8 @@ from bertfam.data.token_cache.build_process import open_token_cache
 from bertfam.data.token_cache.cache import TokenCache
 from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError, printable, warn
-from bertfam.finetuning.class_counts import class_counts
+from bertfam.finetuning.class_counts import class_counts, constant_warnings
+from bertfam.finetuning.sweep import kept_scores
 from bertfam.multihost import preemption
 from bertfam.multihost.processes import Processes
 from bertfam.multihost.same_code import check_modules
@@ -165,6 +166,8 @@ def run(args: argparse.Namespace, processes: Processes, teacher: session.Teacher
     if job.processes.first and job.run.keep_best:
         _print_best(job)
     print(f"finished: {job.model_dir}", flush=True)
+    if job.processes.first:
+        warn(constant_warnings(job.run, job.cache, kept_scores(job.model_dir)))
     return 0
 
 

@@ -83,6 +83,8 @@ def main(args: argparse.Namespace) -> int:
     import tempfile
     from dataclasses import replace
 
+    from bertfam.errors import warn
+    from bertfam.training.run_checks import evaluation_warnings
     from bertfam.training.stages import Stage, locate
 
     for flag in ("examples", "length", "stat_rows"):
@@ -114,6 +116,8 @@ def main(args: argparse.Namespace) -> int:
 
     with tempfile.TemporaryDirectory() as scratch:
         cache = _open_cache(args, config, own, stages[index].length, Path(scratch))
+        if run and not args.model_dir:
+            warn(evaluation_warnings(run, cache.counts("validation")["documents"] > 0))
         _show(args, data, cache, stages, index, within, run.seed if run else 0)
     return 0
 

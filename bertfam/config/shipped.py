@@ -14,14 +14,19 @@ def shipped_files() -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.gin"))
 
 
-def first_sentence(name: str) -> str:
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a text, or what stands before its colon; "et al." ends none."""
+    return re.split(r"(?<!\bet al)[.:](?:\s|$)", text, maxsplit=1)[0]
+
+
+def summary(name: str) -> str:
     """Return the first sentence of the comment that a file begins with."""
     lines = []
     for line in (packaged_folder() / name).read_text(encoding="utf-8").splitlines():
         if not line.startswith("# "):
             break
         lines.append(line.removeprefix("# "))
-    return re.split(r"[.:](?:\s|$)", " ".join(lines), maxsplit=1)[0]
+    return first_sentence(" ".join(lines))
 
 
 @functools.cache

@@ -1,5 +1,7 @@
 """Labels in a token cache: a check that the head has classes for them, and the number of texts of each class."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from bertfam.data.corpora.corpus import SPLITS
@@ -7,7 +9,10 @@ from bertfam.data.token_cache.cache import TokenCache, feature_path
 from bertfam.errors import UserError
 from bertfam.objectives.fine_tuning.heads import OneClassHead
 from bertfam.objectives.fine_tuning.objective import FineTuning
+from bertfam.pages.visible import visible
 from bertfam.training.run import Run
+
+_ROUNDING = 1e-6  # metrics are computed in float32
 
 
 def check_labels(run: Run, cache: TokenCache) -> None:
@@ -32,13 +37,13 @@ def check_labels(run: Run, cache: TokenCache) -> None:
                 )
 
 
-def class_counts(run: Run, cache: TokenCache) -> dict[str, int]:
-    """Count the training texts, or words, of each class; {} if the run predicts no classes."""
+def class_counts(run: Run, cache: TokenCache, split: str = "train") -> dict[str, int]:
+    """Count the texts, or words, of each class in a split; {} if the run predicts no classes."""
     head = run.objective.head if isinstance(run.objective, FineTuning) else None
     classes = head.class_names if head else ()
     totals = np.zeros(len(classes), np.int64)
     for corpus in cache.corpora if classes else ():
-        labels = cache.stored_documents("train", corpus).labels
+        labels = cache.stored_documents(split, corpus).labels
         if labels is None:
             return {}
         values, width = labels[:], cache.label_count(corpus)
@@ -48,3 +53,18 @@ def class_counts(run: Run, cache: TokenCache) -> dict[str, int]:
         else:
             totals += np.nan_to_num(values.reshape(-1, width)).sum(axis=0).astype(np.int64)
     return dict(zip(classes, totals.tolist(), strict=True))
+
+
+def constant_warnings(run: Run, cache: TokenCache, scores: Mapping[str, float]) -> list[str]:
+    """Return a warning if held-out scores are no better than those of the most frequent class alone."""
+    counts = class_counts(run, cache, "validation")
+    if "accuracy" not in scores or not any(counts.values()):
+        return []
+    name = max(counts, key=counts.__getitem__)
+    share = counts[name] / sum(counts.values())
+    if scores["accuracy"] > share + _ROUNDING:
+        return []
+    return [
+        f"the held-out accuracy, {scores['accuracy']:.4f}, is not above that of always predicting {visible(name)}, {share:.4f}: "
+        "give a higher --learning_rate (small models often need 1e-4 to 1e-3), more --epochs or more texts"
+    ]

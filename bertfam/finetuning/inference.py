@@ -22,7 +22,7 @@ from bertfam.finetuning.answers import Answer, find_answers
 from bertfam.finetuning.predictions import PredictionFormat, Records, cell_line, json_line, prediction_format, records_of
 from bertfam.finetuning.predictor import Predictor
 from bertfam.finetuning.rag_predictor import RagAnswer, RagPredictor
-from bertfam.finetuning.scores import right, score, score_tags, score_targets
+from bertfam.finetuning.scores import has_entities, require, right, score, score_tags, score_targets
 from bertfam.finetuning.target_predictor import TargetPredictor
 from bertfam.objectives.fine_tuning.heads import SpanExtraction
 from bertfam.retrieval.hard_negatives import words_of
@@ -62,6 +62,9 @@ class Inference(ABC):
     @abstractmethod
     def scores(self, items: Sequence[Any], outputs: Sequence[Any]) -> dict[str, float]:
         """Return the scores of predictions for items with true labels."""
+
+    def check_scores(self) -> None:  # noqa: B027  (SQuAD's scores need no package)
+        """Raise UserError if a package that `scores` uses is not installed."""
 
     def outcomes(self, items: Sequence[Any], outputs: Sequence[Any]) -> np.ndarray:
         """Return the first of the scores of each item alone: float64[items]. Models are compared by it, item by item."""
@@ -117,6 +120,10 @@ class TextInference(Inference):
         return score(self.predictor.objective.head, np.stack(outputs), _labels(items))
 
     @override
+    def check_scores(self) -> None:
+        require("sklearn")
+
+    @override
     def outcomes(self, items: Sequence[tuple[list[str], str | None]], outputs: Sequence[np.ndarray]) -> np.ndarray:
         return right(self.predictor.objective.head, np.stack(outputs), _labels(items))
 
@@ -166,6 +173,11 @@ class WordInference(Inference):
     @override
     def scores(self, items: Sequence[tuple[list[str], list[str]]], outputs: Sequence[np.ndarray]) -> dict[str, float]:
         return score_tags(self.predictor.objective.head, outputs, [tags for _, tags in items])
+
+    @override
+    def check_scores(self) -> None:
+        if has_entities(self.predictor.objective.head):
+            require("seqeval")
 
     @property
     @override
@@ -278,6 +290,10 @@ class TargetInference(Inference):
     @override
     def scores(self, items: Sequence[tuple[str, str | None]], outputs: Sequence[str]) -> dict[str, float]:
         return score_targets(outputs, [str(target) for _, target in items])
+
+    @override
+    def check_scores(self) -> None:
+        require("sacrebleu")
 
     @property
     @override

@@ -1,5 +1,6 @@
 """Scores of predicted labels, by scikit-learn's metrics."""
 
+import importlib.util
 import math
 from collections.abc import Sequence
 
@@ -7,6 +8,25 @@ import numpy as np
 
 from bertfam.errors import UserError
 from bertfam.objectives.fine_tuning.heads import ClassHead, Head, OneClassHead
+
+# Package -> the scores that it computes, its name in pip's index, and the flag that asks for them.
+_PACKAGES = {
+    "sklearn": ("scores", "scikit-learn", "--label"),
+    "seqeval": ("scores of entities", "seqeval", "--label"),
+    "sacrebleu": ("scores of texts", "sacrebleu", "--target"),
+}
+
+
+def require(package: str) -> None:
+    """Raise UserError if a package that computes scores is not installed."""
+    if importlib.util.find_spec(package) is None:
+        scores, name, flag = _PACKAGES[package]
+        raise UserError(f"{scores} need {name}: pip install 'bertfam[finetune]', or leave {flag} out")
+
+
+def has_entities(head: Head) -> bool:
+    """Return whether the classes are tags of entities, such as B-PER, I-PER and O."""
+    return all(name == "O" or name[:2] in ("B-", "I-") for name in head.class_names)
 
 
 def score(head: Head, outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
@@ -23,11 +43,9 @@ def score(head: Head, outputs: np.ndarray, labels: np.ndarray) -> dict[str, floa
     Raises:
       UserError: If scikit-learn is not installed.
     """
-    try:
-        from scipy import stats
-        from sklearn import metrics
-    except ImportError as error:
-        raise UserError("scores need scikit-learn: pip install 'bertfam[finetune]', or leave --label out") from error
+    require("sklearn")
+    from scipy import stats
+    from sklearn import metrics
 
     if isinstance(head, OneClassHead):
         predicted, true = outputs.argmax(axis=1), labels[:, 0].astype(int)
@@ -89,11 +107,10 @@ def score_tags(head: Head, outputs: Sequence[np.ndarray], tags: Sequence[Sequenc
     predicted = [[classes[index] for index in own.argmax(axis=1)] for own in outputs]
     pairs = [(one, true) for own, trues in zip(predicted, tags, strict=True) for one, true in zip(own, trues, strict=True)]
     scores = {"accuracy": sum(one == true for one, true in pairs) / max(len(pairs), 1)}
-    if all(name == "O" or name[:2] in ("B-", "I-") for name in classes):
-        try:
-            from seqeval import metrics
-        except ImportError as error:
-            raise UserError("scores of entities need seqeval: pip install 'bertfam[finetune]', or leave --label out") from error
+    if has_entities(head):
+        require("seqeval")
+        from seqeval import metrics
+
         true = [list(own) for own in tags]
         for name, metric in (("precision", metrics.precision_score), ("recall", metrics.recall_score), ("f1", metrics.f1_score)):
             scores[name] = float(metric(true, predicted, zero_division=0))
@@ -113,10 +130,8 @@ def score_targets(texts: Sequence[str], targets: Sequence[str]) -> dict[str, flo
     Raises:
       UserError: If sacrebleu is not installed.
     """
-    try:
-        from sacrebleu.metrics import BLEU, CHRF
-    except ImportError as error:
-        raise UserError("scores of texts need sacrebleu: pip install 'bertfam[finetune]', or leave --target out") from error
+    require("sacrebleu")
+    from sacrebleu.metrics import BLEU, CHRF
 
     exact = sum(text.split() == target.split() for text, target in zip(texts, targets, strict=True))
     return {

@@ -11,6 +11,7 @@ import safetensors
 from safetensors.numpy import save_file
 
 from bertfam.errors import UserError, warn_once
+from bertfam.storage.files import umask
 from bertfam.storage.untrusted import check_file, file_in, read_json, typed
 
 SINGLE = "model.safetensors"
@@ -120,3 +121,4 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], dtype: str) -> 
     contiguous = {name: np.ascontiguousarray(tensor, dtype=kind) for name, tensor in tensors.items()}
     # transformers refuses files that do not say which framework they are for
     save_file(contiguous, path, metadata={"format": "pt"})
+    path.chmod(0o666 & ~umask())  # save_file makes files that only their owner reads

@@ -118,7 +118,7 @@ def _memory_table(rows: Sequence[Row]) -> str:
                 f"{row['rows_per_device']:g}",
                 *(f"{size / _GIB:.2f}" for size in parts),
                 "?" if limit is None else f"{limit / _GIB:.2f}",
-                "yes" if row["fits"] else "NO",
+                "NO" if not row["fits"] else "?" if limit is None else "yes",
             )
         )
     return "GiB of each device\n" + columns(head, body, left=(0, 2, 3))

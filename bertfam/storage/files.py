@@ -124,7 +124,7 @@ def _temporary_folder(folder: str | Path, target: Path) -> Iterator[Path]:
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             partial = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
-            partial.chmod(0o777 & ~_umask())  # mkdtemp creates private folders
+            partial.chmod(0o777 & ~umask())  # mkdtemp creates private folders
         except OSError as error:
             raise cannot_write(folder, error) from error
         try:
@@ -162,7 +162,7 @@ def new_file(path: str | Path) -> Iterator[Path]:
         os.close(handle)
         partial = Path(name)
         yield partial
-        partial.chmod(0o666 & ~_umask())
+        partial.chmod(0o666 & ~umask())
         os.replace(partial, target)
         partial = None
     except OSError as error:
@@ -244,7 +244,7 @@ def write_bytes(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(partial, 0o666 & ~_umask())
+        os.chmod(partial, 0o666 & ~umask())
         os.replace(partial, path)
     except BaseException as error:
         if partial is not None:
@@ -274,7 +274,8 @@ def clear_partial(folder: Path) -> None:
                 path.unlink()
 
 
-def _umask() -> int:
+def umask() -> int:
+    """Return the permissions that new files of this process lack."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -57,7 +57,7 @@ def evaluation_warnings(run: Run, has_held_out: bool) -> list[str]:
     skipped = [work for work, every in (("evaluated", run.eval_every), ("sampled", run.sample_every)) if every]
     if skipped and not has_held_out:
         flag = "--validation" if run.data.corruption.labels else "--validation_input"
-        return [f"the text has too few held-out documents: nothing is {' or '.join(skipped)}; give some with {flag}"]
+        return [f"the text has too few held-out documents: nothing is {' or '.join(skipped)}; give a new run some by {flag}"]
     return []
 
 

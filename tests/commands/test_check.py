@@ -129,7 +129,7 @@ def test_a_jaxlib_that_is_too_slow(trained, tmp_path, monkeypatch, capsys, comma
 
 
 CHUNKS = ["--gin_file={folder}/run.gin", "--gin.TextData.rows=@Chunks()", *MLM]  # rows that fit any text
-NO_HELD_OUT = "the text has too few held-out documents: nothing is evaluated; give some with --validation_input"
+NO_HELD_OUT = "the text has too few held-out documents: nothing is evaluated; give a new run some by --validation_input"
 
 
 def warnings(capsys, flags):
@@ -165,6 +165,9 @@ def test_all_that_pretrain_warns_of(trained, tmp_path, monkeypatch, capsys):
     of_cache, result = warnings(capsys, words(trained, *run, *cached))
     assert all(any(re.fullmatch(line, other) for other in of_cache) for line in expected) and len(of_cache) == 5
     assert result["plan"]["data"]["train"]["documents"] == 60
+
+    assert cli.main(["preview", *words(trained, *run, *text)[1:], "--examples=1", "--stat_rows=1"]) == 0
+    assert expected[-1].replace("\\", "") in capsys.readouterr().err
 
     # It warns before it makes its folder, which here it does not.
     def no_folder(*_):

@@ -122,7 +122,7 @@ def student(distilled):
 
 def test_a_run_reports_and_saves_the_student_alone(teacher, distilled):
     student, out = distilled.student, distilled.stdout
-    assert f"starts from layer 0 of {teacher}: encoder, mlm_head; of 300 tokens 300 keep their rows" in out
+    assert f"starts from layer 0 of {teacher}: encoder, mlm_head; of 300 tokens all keep their rows" in out
     assert "teacher      0.0 MiB on each device (neither trained nor saved)" in out
     (held_out,) = lines(student, "eval")
     for line in (*lines(student, "train"), held_out):

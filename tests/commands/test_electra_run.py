@@ -133,7 +133,7 @@ def test_a_new_run_starts_from_either_network(trained, model_dir, exported, tmp_
     ):
         model = api.load(source)
         out, state = initial_state("pretrain", *flags, f"--model_dir={tmp_path / 'new'}", f"--init_from={source}")
-        assert f"starts from {source}: {', '.join(parts)}; of 300 tokens 300 keep their rows" in out
+        assert f"starts from {source}: {', '.join(parts)}; of 300 tokens all keep their rows" in out
         new, theirs = state.params["discriminator"]["layers"], model.params["encoder"]["layers"]
         assert np.array_equal(*(layers["feed_forward"]["output"]["kernel"] for layers in (new, theirs)))
     assert api.load(model_dir, network="generator").config.hidden_size == 8

@@ -17,6 +17,7 @@ def test_every_shipped_file_is_listed_with_its_first_sentence(capsys):
     listed = json.loads(output(capsys, "configs", "--json"))
     assert {"runs/quickstart.gin", "models/bert_base.gin", "objectives/mlm_nsp.gin", "meshes/fsdp.gin"} <= set(listed)
     assert len(listed) == len(list(shipped.packaged_folder().rglob("*.gin"))) and all(map(str.strip, listed.values()))
+    assert listed["runs/bert_base.gin"].startswith("BERT-base by its published recipe (Devlin et al. 2019) on your own text")
     lines = output(capsys, "configs", "models", "electra").splitlines()
     assert [line.split()[0] for line in lines] == [f"models/electra_{size}.gin" for size in ("base", "large", "small")]
     assert cli.main(["configs", "electra", "fsdp"]) == 2
@@ -55,8 +56,10 @@ def test_unknown_class_is_one_line(capsys, name, hint):
 
 
 def test_without_a_name_all_classes_are_listed(capsys):
-    names = output(capsys, "explain").split()
-    assert names == sorted(names) and {"AdamW", "BertConfig", "Run", "TextData"} <= set(names)
+    classes = dict(line.split(maxsplit=1) for line in output(capsys, "explain").splitlines())
+    assert list(classes) == sorted(classes) and {"AdamW", "BertConfig", "Run", "TextData"} <= set(classes)
+    assert classes["AdamW"].startswith("Adam with decoupled weight decay (Loshchilov and Hutter 2019), after")
+    assert list(classes) == json.loads(output(capsys, "explain", "--json"))
 
 
 def test_field_is_answered_with_the_command_that_shows_it(capsys):

@@ -25,7 +25,7 @@ from bertfam.data.token_cache.cache import TokenCache
 from bertfam.errors import UserError
 from bertfam.finetuning import sweep
 from bertfam.finetuning.answers import find_answers
-from bertfam.finetuning.class_counts import class_counts
+from bertfam.finetuning.class_counts import class_counts, constant_warnings
 from bertfam.finetuning.predictor import open_predictor
 from bertfam.finetuning.survey import survey
 from bertfam.interop import huggingface
@@ -98,6 +98,14 @@ def test_outputs_that_are_no_numbers_are_refused(classifier):
         diverged.outputs([("He returns the list", "here")])
 
 
+def test_scores_whose_package_is_missing_are_refused_before_anything_is_predicted(classifier, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("bertfam.finetuning.scores.importlib.util.find_spec", lambda name: None)
+    words = ["predict", f"--model_dir={classifier.model_dir}", f"--input={classifier.held_out}", "--label=label"]
+    assert cli.main([*words, f"--output={tmp_path / 'out.tsv'}"]) == 2
+    assert "scores need scikit-learn: pip install 'bertfam[finetune]'" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_lengths_of_the_run_follow_from_the_texts(classifier):
     run = read_run(classifier.model_dir)
     assert run.total_steps == 8 * 96 / 16 and run.eval_every == run.checkpoint_every == 96 / 16
@@ -119,6 +127,11 @@ def test_the_plan_counts_the_texts_of_each_class(classifier, capsys):
     run = read_run(classifier.model_dir)
     cache = TokenCache(classifier.model_dir / "cache")
     assert class_counts(run, cache) == {"bad": 48, "good": 48}
+    held_out = class_counts(run, cache, "validation")
+    share = max(held_out.values()) / sum(held_out.values())
+    (warning,) = constant_warnings(run, cache, {"accuracy": share})
+    assert f"is not above that of always predicting {max(held_out, key=held_out.get)}, {share:.4f}: " in warning
+    assert constant_warnings(run, cache, {"accuracy": share + 0.01}) == constant_warnings(run, cache, {"loss": 1}) == []
 
 
 @pytest.mark.parametrize(("split", "label"), [("train", 7), ("train", np.inf), ("validation", 0.5), ("validation", -1)])

@@ -195,6 +195,13 @@ def test_another_vocabulary_or_text_is_refused(trained, copy, capsys):
     ending = f"is not the vocabulary that {copy} started with; leave it out, or use another --model_dir\n"
     assert capsys.readouterr().err == f"bertfam: error: {other} {ending}"
 
+    other_held_out = copy.parent / "other-held-out.txt"
+    other_held_out.write_text("He opened the door.\nIt was dark.\n")
+    for flag, name in ((f"--validation_input={other_held_out}", "validation"), ("--input_format=lines", "input_format")):
+        assert cli.main([*words, flag]) == 2
+        error = capsys.readouterr().err
+        assert f"(corpora.text.{name}" in error and "; a run keeps its text" in error
+
     text, cache = trained.folder / "text/held-out.txt", copy.parent / "cache"
     for vocabulary in ("vocab", "other-vocab"):
         shutil.rmtree(cache, ignore_errors=True)

@@ -109,6 +109,11 @@ def test_model_written_by_transformers_keeps_its_tensor_names(architecture, tmp_
     assert theirs.keys() == rewritten.keys() and equal(theirs, rewritten)
 
 
+def test_weights_have_the_permissions_of_other_new_files(tmp_path):
+    huggingface.write(tmp_path / "model", CONFIG, random_params())
+    assert len({path.stat().st_mode for path in (tmp_path / "model").iterdir()}) == 1
+
+
 def test_bfloat16_values_are_kept(tmp_path):
     params = jax.tree.map(lambda leaf: leaf.astype(ml_dtypes.bfloat16).astype(np.float32), random_params())
     huggingface.write(tmp_path / "one", CONFIG, params, dtype="bfloat16")

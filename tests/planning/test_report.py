@@ -32,7 +32,7 @@ HOST_ROW = ROW | {"slice": "here", "fits": True, "memory_limit": None, "collecti
 def test_tables_of_memory_and_work():
     memory, work = ([line.split() for line in table.splitlines()] for table in tables([ROW, HOST_ROW]).split("\n\n")[:2])
     assert memory[2] == ("2xv5e-8 16 replica 2 x fsdp 8 train 256 x 128 16 1.00 2.00 1.00 13.00 17.00 15.75 NO".split())
-    assert memory[3][-3:] == ["17.00", "?", "yes"]
+    assert memory[3][-3:] == ["17.00", "?", "?"]
     assert work[1] == (
         "2xv5e-8 train 256 x 128 17.9 T 5.68 ms compute all-reduce replica+fsdp 2,000, all-gather fsdp 1,234".split()
     )

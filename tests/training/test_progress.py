@@ -258,7 +258,7 @@ def test_remaining_time_includes_evaluations(clock, capsys):
         clock.now += 9
     log.flush()
     first, second = capsys.readouterr().out.splitlines()
-    assert first.endswith("100 tokens/s  MFU -  3 s left") and second.endswith("100 tokens/s  MFU -  11 s left")
+    assert first.endswith("100 tokens/s  3 s left") and second.endswith("100 tokens/s  11 s left")
 
 
 def test_lines_of_a_run_whose_checkpoints_are_gone_are_dropped_with_a_warning(tmp_path, capsys):

@@ -13,7 +13,7 @@ from bertfam.data.vocabularies import Vocabulary
 
 CHARACTERS, DOCUMENTS = 1_000_000, 2_000  # upper bounds of a sample
 _PARTS = 16  # number of evenly spaced parts that are read for a sample
-_SMALL = 4_000_000  # bytes of the largest split that is read completely to count held-out documents
+_SMALL = 32_000_000  # bytes of the largest split that is read completely to count held-out documents
 
 
 @dataclass(frozen=True)

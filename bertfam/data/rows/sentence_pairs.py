@@ -22,6 +22,7 @@ IS_NEXT, IS_RANDOM = 0, 1
 # By relation: the shares of pairs with a random B and of swapped pairs (an option for BERT); labels of next, random, swapped.
 _SHARES: dict[Relation, tuple[float, float]] = {"order": (0.0, 1 / 2), "structure": (1 / 3, 1 / 3)}
 _LABELS: dict[Relation, tuple[int, ...]] = {"next": (IS_NEXT, IS_RANDOM), "order": (0, 1, 1), "structure": (1, 0, 2)}
+_FIX = "longer documents, longer rows (Stage.length) or shorter sentences (see --input_format)"
 _LEARNT: dict[Relation, str] = {
     "next": "next-sentence prediction",
     "order": "sentence-order prediction",
@@ -308,14 +309,14 @@ class PairExamples:
             what = "have a random second sentence in every epoch, because their text is a single sentence"
             return [
                 f"{self.always_random:.0%} of the sentence pairs of {self._documents.name} at length {self._length} {what}; "
-                f"{learnt} learns little from that: give longer documents, or shorter sentences (see --input_format)"
+                f"{learnt} learns little from that: give {_FIX}"
             ]
         if not single:
             return []
         labelled, gain = (
             ("are labelled as published", "topics") if self._config.labels_single_sentences else ("have no label", "nothing")
         )
-        fix = ": give longer documents, or shorter sentences (see --input_format)" if self.always_random > _MANY else ""
+        fix = f": give {_FIX}" if self.always_random > _MANY else ""
         return [
             f"{single:,} of the {len(self):,} sentence pairs of {self._documents.name} at length {self._length} "
             f"({self.always_random:.0%}) have a random second sentence, because their text is a single sentence, and {labelled}; "

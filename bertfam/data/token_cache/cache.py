@@ -337,5 +337,5 @@ def difference(old: Any, new: Any, path: str = "") -> str:
 
 
 def _short(value: Any) -> str:
-    text = f"{len(value)} entries" if isinstance(value, list | dict) else json.dumps(value)
+    text = plural(len(value), "entry", "entries") if isinstance(value, list | dict) else json.dumps(value)
     return text if len(text) <= 40 else f"{text[:16]}..."

@@ -51,6 +51,8 @@ class Origins:
 
     def describe(self) -> str:
         """Describe how many pieces are initialised from which rows."""
+        if self.known == self.size:
+            return "all keep their rows"
         means, new = len(self.pieces) - self.known, self.size - len(self.pieces)
         return f"{self.known:,} keep their rows, {means:,} begin with the mean of their old pieces' rows, {new:,} are new"
 

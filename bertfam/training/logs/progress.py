@@ -136,11 +136,12 @@ class ProgressLog:
             scores[SKIPPED] *= len(metrics)
         left = values.pop("seconds_left")
         self._writer.write(step, "train", scores | values)
-        shown = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
-        mfu = f"MFU {values['mfu']:.1%}" if "mfu" in values else "MFU -"
+        names = sorted(scores, key=lambda name: (name != "loss", name == "gradient_norm"))
+        shown = "  ".join(f"{name} {scores[name]:.4g}" for name in names)
+        mfu = f"  MFU {values['mfu']:.1%}" if "mfu" in values else ""
         rate = f"{values['tokens_per_second']:,.0f} tokens/s"
         if values["waiting_for_data"] >= _SHOWN_WAIT:
             rate += f" ({values['waiting_for_data']:.0%} waiting for data)"
         shown += f"  learning_rate {values['learning_rate']:.3g}"
         seen = f"  {si(values['tokens_seen']).rstrip()} tokens  epoch {values['epoch']:.3g}" if "epoch" in values else ""
-        print(f"step {step:,}/{self._total:,}  {shown}{seen}  {rate}  {mfu}  {duration(left)} left", flush=True)
+        print(f"step {step:,}/{self._total:,}  {shown}{seen}  {rate}{mfu}  {duration(left)} left", flush=True)
