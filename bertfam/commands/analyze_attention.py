@@ -41,7 +41,7 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.models.network import DESCRIPTIONS
     from bertfam.storage.files import new_file
 
-    flags.import_modules(args)
+    flags.prepare_model(args)
     subject = open_subject(args.model_dir, step=flags.step_of(args), network=args.network, length=args.length)
     description = DESCRIPTIONS[subject.kind]
     for flag, kind in (("text_pair", "encoder"), ("target", "encoder_decoder")):

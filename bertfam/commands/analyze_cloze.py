@@ -64,7 +64,7 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.plurals import plural
     from bertfam.studies.study_plan import aligned
 
-    flags.import_modules(args)
+    flags.prepare_model(args)
     read = _read(args, kinds)
     networks = load_networks(args.model_dir, step=flags.step_of(args))
     predictor = token_predictor(networks)

@@ -75,7 +75,7 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.analysis.subject import open_subject
     from bertfam.models.network import DESCRIPTIONS
 
-    flags.import_modules(args)
+    flags.prepare_model(args)
     read = _read(args)
     subject = open_subject(args.model_dir, step=flags.step_of(args), network=args.network, length=args.length)
     if args.target and subject.whole is None:

@@ -62,7 +62,7 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.commands.importance_text import open_importance, open_scorer
     from bertfam.training.model_dir import open_model
 
-    flags.import_modules(args)
+    flags.prepare_model(args)
     model = open_model(args.model_dir, flags.step_of(args), average=args.average)
     importance = open_importance(args, model.run, model.vocabulary)
     score = open_scorer(args, model.run, model.vocabulary) if args.curve else None

@@ -54,7 +54,7 @@ def main(args: argparse.Namespace) -> int:
 
     if args.other:
         check_is_model(args.other)
-    flags.import_modules(args)
+    flags.prepare_model(args)
     subjects = [open_subject(args.model_dir, step=flags.step_of(args), network=args.network, length=args.length)]
     if args.other:
         subjects.append(open_subject(args.other, step=args.other_step, length=args.length))

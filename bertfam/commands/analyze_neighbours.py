@@ -64,7 +64,7 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.pages.visible import without_controls
 
     marked = [marked_word(text) for text in args.text]
-    flags.import_modules(args)
+    flags.prepare_model(args)
     subject = open_subject(args.model_dir, step=flags.step_of(args), network=args.network, length=args.length)
     last = subject.model.config.num_layers
     layer = last if args.layer is None else args.layer

@@ -85,7 +85,7 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.analysis.probes.training import ProbeSettings
     from bertfam.suggest import did_you_mean
 
-    flags.import_modules(args)
+    flags.prepare_model(args)
     if args.probe not in PROBES:
         raise UserError(f"--probe={args.probe} is none of {', '.join(PROBES)}{did_you_mean(args.probe, PROBES)}")
     settings = ProbeSettings(args.probe, args.hidden, args.epochs, args.batch_size, args.learning_rate, tuple(args.seeds))

@@ -47,7 +47,7 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.pages.visible import without_controls
     from bertfam.studies.study_plan import aligned
 
-    flags.import_modules(args)
+    flags.prepare_model(args)
     sets = {name: read_pairs(path) for name, path in names_of(args.pairs).items()}
     subject = open_subject(args.model_dir, step=flags.step_of(args), network=args.network, length=args.length)
     found = _measure(subject, sets, args)

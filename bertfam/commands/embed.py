@@ -84,12 +84,10 @@ def main(args: argparse.Namespace) -> int:
 
     from bertfam.embedding.vector_file import VectorFile
     from bertfam.plurals import plural
-    from bertfam.training.jax_setup import enable_compilation_cache
     from bertfam.training.trained_networks import find_step
 
     corpus = text_files(args, args.input)
-    flags.import_modules(args)
-    enable_compilation_cache()
+    flags.prepare_model(args)
     step = find_step(args.model_dir, flags.step_of(args), average=args.average)
     embedder = open_embedder(args, step)
     settings = {name: getattr(args, name) for name in ("network", "average", "pooling", "normalize", "length")}

@@ -46,7 +46,7 @@ def main(args: argparse.Namespace) -> int:
         raise UserError(f"--min_count={args.min_count} is less than 1")
     check_unused(args.output)
     flags.check_model_dir(args)
-    flags.import_modules(args)
+    flags.prepare_model(args)
     cache = TokenCache(args.cache_dir)
     vocabulary = vocabularies.load(cache.vocabulary_directory)
     counts = count_entities(cache, vocabulary, args.min_count)

@@ -157,9 +157,6 @@ def main(args: argparse.Namespace) -> int:
     args.model_dir = args.model_dir[0] if args.model_dir else None
     if args.model_dir:
         flags.check_model_dir(args)
-    from bertfam.training.jax_setup import enable_compilation_cache
-
-    enable_compilation_cache()
     if args.index is not None:
         from bertfam.commands import evaluate_index
 

@@ -83,7 +83,7 @@ def held_out_text(args: argparse.Namespace, split: str) -> int:
 
 def _open(args: argparse.Namespace, split: str) -> Evaluation:
     """Open the run, the token cache, the model and the batches; raises UserError if they do not go together."""
-    flags.import_modules(args)
+    flags.prepare_model(args)
     if is_huggingface(args.model_dir):
         model, step = _open_imported(args), None
         run, cache = model.run, TokenCache(args.cache_dir)
@@ -144,7 +144,7 @@ def task(args: argparse.Namespace, split: str) -> int:
 def minimal_pairs(args: argparse.Namespace) -> int:
     """Compare the sentences of minimal pairs and print; return the exit status."""
     files = read_pairs(Path(args.blimp), args.limit)
-    flags.import_modules(args)
+    flags.prepare_model(args)
     step = find_step(args.model_dir, flags.step_of(args), average=args.average)
     scores = scorer(load_networks(args.model_dir, step=step, average=args.average), within_word=args.within_word)
     if not args.json:
@@ -175,7 +175,7 @@ def retrieval(args: argparse.Namespace) -> int:
     """Rank the documents of a collection for its queries and print the scores; return the exit status."""
     split = args.split or "test"
     collection = read_collection(Path(args.retrieval), split)
-    flags.import_modules(args)
+    flags.prepare_model(args)
     step = find_step(args.model_dir, flags.step_of(args), average=args.average)
     embedder, batch_size = embed.open_embedder(args, step), args.batch_size or 32
     queries, documents = (embedder.prompted(embedder.prompt_name(*names)) for names in (QUERY_PROMPTS, DOCUMENT_PROMPTS))

@@ -46,7 +46,7 @@ TRAINING = ("epochs", "learning_rate", "batch_size", "length")  # flags that are
 
 def main(args: argparse.Namespace) -> int:
     """Measure the models and write the report; return the exit status."""
-    flags.import_modules(args)
+    flags.prepare_model(args)
     folder = Path(args.output)
     if args.suite == PAIRS:
         suite: Suite = MinimalPairSuite(args.data_dir, args.limit, partial(_chosen, args))

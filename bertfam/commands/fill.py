@@ -36,10 +36,8 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.api import load_networks
     from bertfam.decoding.fill import fill, select_masked_lm
     from bertfam.pages.visible import visible
-    from bertfam.training.jax_setup import enable_compilation_cache
 
-    flags.import_modules(args)
-    enable_compilation_cache()
+    flags.prepare_model(args)
     filled = fill(select_masked_lm(load_networks(args.model_dir, step=flags.step_of(args))), args.text, args.top_k)
     if args.json:
         results = [

@@ -139,6 +139,17 @@ def import_modules(args: argparse.Namespace) -> None:
         import_module(Import(module, Origin(f"--module_import={module}")))
 
 
+def prepare_model(args: argparse.Namespace) -> None:
+    """Import the modules of --module_import, and keep what is compiled for accelerators from now on.
+
+    A command of one process that runs a model calls this once its flags are checked, before it reads the model.
+    """
+    from bertfam.training.jax_setup import enable_compilation_cache
+
+    import_modules(args)
+    enable_compilation_cache()
+
+
 def configurable_modules(args: argparse.Namespace) -> list[str]:
     """Return the modules of --module_import that register configurables."""
     task = getattr(args, "task", None)

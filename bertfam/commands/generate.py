@@ -109,10 +109,8 @@ def main(args: argparse.Namespace) -> int:
 
     from bertfam.api import FineTunedModel, LanguageModel, load
     from bertfam.sharding.mesh import MeshShape
-    from bertfam.training.jax_setup import enable_compilation_cache
 
-    flags.import_modules(args)
-    enable_compilation_cache()
+    flags.prepare_model(args)
     model = load(args.model_dir, step=flags.step_of(args))
     if isinstance(model, FineTunedModel):
         raise UserError(f"{args.model_dir} was fine-tuned to predict labels of texts: use bertfam predict")

@@ -61,11 +61,9 @@ def main(args: argparse.Namespace) -> int:
         from bertfam.embedding.passage_index import build_index, plan_index
         from bertfam.embedding.towers import TowerSettings, open_towers
         from bertfam.plurals import plural
-        from bertfam.training.jax_setup import enable_compilation_cache
 
         corpus = text_files(args, args.input)
-        flags.import_modules(args)
-        enable_compilation_cache()
+        flags.prepare_model(args)
         settings = TowerSettings(args.pooling, args.normalize or None, args.length)
         towers = open_towers(args.model_dir, settings, step=flags.step_of(args), average=args.average)
         index = plan_index(args.output, towers, corpus, args.shard_size)

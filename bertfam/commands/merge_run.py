@@ -28,7 +28,7 @@ Measure = Callable[[str, Callable[[], Any]], Scores]
 
 def merge(args: argparse.Namespace) -> int:
     """Merge and print the scores; return the exit status."""
-    flags.import_modules(args)
+    flags.prepare_model(args)
     sources = _open(args)
     method, settings = _method(args, sources)
     measure = _measure(args, sources[0])

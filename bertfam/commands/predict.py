@@ -98,10 +98,8 @@ def main(args: argparse.Namespace) -> int:
     flags.check_model_dir(args)
 
     from bertfam.plurals import plural
-    from bertfam.training.jax_setup import enable_compilation_cache
 
-    flags.import_modules(args)
-    enable_compilation_cache()
+    flags.prepare_model(args)
     predictor = _open_predictor(args)
     if task is not None:
         _predict_task(args, predictor, task)

@@ -64,7 +64,7 @@ class Model:
 
 def prune(args: argparse.Namespace) -> int:
     """Prune and print the scores; return the exit status."""
-    flags.import_modules(args)
+    flags.prepare_model(args)
     opened = open_model(args.model_dir, flags.step_of(args), average=args.average)
     _check_networks(args, opened.run, opened.params)
     path = str(to_path(args.model_dir) / "config.gin")

@@ -66,7 +66,7 @@ def quantize(args: argparse.Namespace) -> int:
 
 def _open(args: argparse.Namespace) -> _Source:
     """Open the model, and configure what is written."""
-    flags.import_modules(args)
+    flags.prepare_model(args)
     values = {"activations": args.activations, "bits": int(args.bits), "keep": tuple(args.keep)}
     lines = ["Run.quantization = @Quantization()", *(f"Quantization.{name} = {value!r}" for name, value in values.items())]
     if is_huggingface(args.model_dir):

@@ -46,7 +46,7 @@ def open_index(args: argparse.Namespace) -> tuple[Index, Towers]:
 
     index = Index.open(args.index)
     index.check_complete()
-    flags.import_modules(args)
+    flags.prepare_model(args)
     return index, reopen_towers(index.source.get("model") or {}, index.folder / NAME, args.model_dir)
 
 
@@ -61,9 +61,7 @@ def main(args: argparse.Namespace) -> int:
 
     from bertfam.pages.visible import visible
     from bertfam.retrieval.search import DeviceIndex
-    from bertfam.training.jax_setup import enable_compilation_cache
 
-    enable_compilation_cache()
     index, towers = open_index(args)
     vectors = towers.query.embed(args.question).vectors
     found = DeviceIndex(index.vectors()).search(vectors, args.k, approximate=args.approximate)

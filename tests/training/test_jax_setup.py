@@ -3,10 +3,12 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from time_limits import FAR_SECONDS
 
+from bertfam import commands
 from bertfam.errors import UserError
 from bertfam.training.jax_setup import check_jaxlib
 
@@ -113,3 +115,13 @@ def test_programs_for_accelerators_are_cached_for_the_user(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["named", "user"]
     (tmp_path / "file").write_text("")
     compile(tmp_path / "file", "gpu")
+
+
+def test_every_command_that_runs_a_model_keeps_its_programs():
+    """Others run no model, or enable the cache once their processes are together."""
+    folder = Path(str(commands.__file__)).parent
+    texts = {path.stem: path.read_text() for path in folder.glob("*.py")}
+    others = {name for name, text in texts.items() if "flags.import_modules(args)" in text}
+    joined = {"pretrain_run", "replay_run"}
+    assert others == joined | {"benchmark_flags", "export", "import_", "init_flags", "preview", "report"}
+    assert {name for name, text in texts.items() if "enable_compilation_cache()" in text} == joined | {"flags"}
