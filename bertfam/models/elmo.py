@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from typing_extensions import override
 
 from bertfam.errors import UserError
+from bertfam.layers.dense import Dense
 from bertfam.layers.dropout import Dropout
 from bertfam.layers.embeddings import Table, embed_words
 from bertfam.layers.execution import Execution
@@ -29,14 +30,18 @@ class BilmConfig(TableSizes):
 
     The tokens may be characters (`bertfam vocab --kind=byte_bpe --size=261`), pieces or words. Both directions share the
     embeddings of the tokens and the softmax. With `filters`, as in ELMo, words are read by a convolution over their
-    characters, and the softmax has a table of its own; otherwise one table is both. ELMo's LSTMs have 4,096 units and project
-    their states to 512.
+    characters, and the softmax has a table of its own; otherwise one table is both. With `lstm_units`, as in ELMo, LSTMs are
+    wider than their hidden states, to which they project (Sak et al. 2014).
 
     Attributes:
       vocab_size: real tokens; None takes the size of the run's vocabulary.
       table_rows: rows of the word table before padding; None: `vocab_size`.
       num_layers: LSTMs of each direction; the output of each but the first is added to its input.
       hidden_size: width of the hidden states, of which each direction has half.
+      lstm_units: units of each LSTM, whose output is projected to half of `hidden_size`; None: LSTMs have as many units as that,
+        and no projection. ELMo's have 4,096 units for 512.
+      clip: limit of the absolute values of the cell states and the projected outputs of LSTMs with `lstm_units`; None: no limit.
+        ELMo's is 3.
       dropout_rate: on the input of each LSTM, and on the output of the last.
       initializer_range: deviation of the truncated normal that the word table starts from; LSTMs start as Flax's do.
       filters: width in characters and number of the filters of each convolution that reads the characters of words; None: words
@@ -56,6 +61,8 @@ class BilmConfig(TableSizes):
 
     num_layers: int = 2
     hidden_size: int = 256
+    lstm_units: int | None = None
+    clip: float | None = None
     dropout_rate: float = 0.1
     initializer_range: float = 0.1
     filters: tuple[tuple[int, int], ...] | None = None
@@ -69,6 +76,12 @@ class BilmConfig(TableSizes):
         self._check_at_least(num_layers=1, hidden_size=2, character_size=1, highways=0, longest_word=3)
         self._check_rates("dropout_rate")
         self._check_above_zero("initializer_range")
+        if self.lstm_units is not None:
+            self._check_at_least(lstm_units=1)
+        if self.clip is not None:
+            self._check_above_zero("clip")
+            if self.lstm_units is None:
+                raise self._error("clip", "is of LSTMs with lstm_units: set those, or set clip to None")
         if self.hidden_size % 2:
             raise self._error("hidden_size", "is odd, and each direction has half of it: change it")
         for width, count in self.filters or ():
@@ -117,9 +130,11 @@ class BilmConfig(TableSizes):
     def flops(self, length: int, predictions: int) -> int:
         """Return the matrix-product FLOPs of one row of one training step: 3 [2 L s 16 u^2 + 2 P 2uV], with s tokens, u units.
 
-        Those of the characters are added for s distinct words.
+        LSTMs of n units that are projected to u have 18 n u in the place of 16 u^2. Those of the characters are added for s
+        distinct words.
         """
-        lstms = self.num_layers * length * 16 * self.units**2
+        own = 16 * self.units**2 if self.lstm_units is None else 18 * self.lstm_units * self.units
+        lstms = self.num_layers * length * own
         words = 0 if self.characters is None else length * self.characters.flops(self.units)
         return 3 * (2 * (lstms + predictions * 2 * self.units * self.require_vocab_size) + words)
 
@@ -207,40 +222,76 @@ class Layer(nn.Module):
         inputs = Dropout(self.config.dropout_rate)(hidden, train=train)
         forward, backward = jnp.split(inputs, 2, axis=-1)
         changes = segment_ids[:, 1:] != segment_ids[:, :-1]
+        lstm = partial(Lstm, self.execution, self.config.lstm_units, self.config.clip)
         outputs = [
-            Lstm(self.execution, name="forward")(forward, jnp.pad(changes, [(0, 0), (1, 0)])),
-            Lstm(self.execution, reverse=True, name="backward")(backward, jnp.pad(changes, [(0, 0), (0, 1)])),
+            lstm(name="forward")(forward, jnp.pad(changes, [(0, 0), (1, 0)])),
+            lstm(reverse=True, name="backward")(backward, jnp.pad(changes, [(0, 0), (0, 1)])),
         ]
         hidden = jnp.concatenate(outputs, axis=-1) + residual * hidden
         hidden = nn.with_logical_constraint(hidden, ("batch", None, None))
         return hidden, {"hidden_states": hidden} if "hidden_states" in collect else {}
 
 
-class Lstm(nn.Module):
-    """Flax's LSTM cell along a row, from a state of zeros at the start of each segment.
+class ProjectedCell(nn.Module):
+    """LSTM cell whose output is projected before it is fed back (Sak et al. 2014, equations 1 to 6, without peepholes).
 
-    `flax.linen.RNN` (flax 0.12.8) was considered. It resets the state at the ends of rows alone, and rows may be packed.
+    The LSTM cells of Flax (0.12.8) have no projection. Initial values are those of `flax.linen.OptimizedLSTMCell`.
+
+    Attributes:
+      units: units of the cell.
+      outputs: width of the projected output.
+      clip: limit of the absolute values of the cell state and of the output; None: there is none.
+      dtype: dtype of the computation.
+    """
+
+    units: int
+    outputs: int
+    clip: float | None
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, carry: tuple[jax.Array, jax.Array], inputs: jax.Array) -> tuple[Any, jax.Array]:
+        """Make a step from dtype[batch, inputs] and the carry: cell state [batch, units], output [batch, outputs]."""
+        state, output = carry
+        dense = partial(Dense, dtype=self.dtype, use_bias=False)
+        gates = dense((4 * self.units,), ("embed", "mlp"), kernel_init=nn.initializers.lecun_normal(), name="input")(inputs)
+        gates += Dense(
+            (4 * self.units,), ("embed", "mlp"), self.dtype, kernel_init=nn.initializers.orthogonal(), name="recurrent"
+        )(output)
+        into, forget, candidate, out = jnp.split(gates, 4, axis=-1)
+        state = nn.sigmoid(forget) * state + nn.sigmoid(into) * jnp.tanh(candidate)
+        state = self._clipped(state)
+        projection = dense((self.outputs,), ("mlp", "embed"), kernel_init=nn.initializers.lecun_normal(), name="projection")
+        output = self._clipped(projection(nn.sigmoid(out) * jnp.tanh(state)))
+        return (state, output), output
+
+    def _clipped(self, values: jax.Array) -> jax.Array:
+        return values if self.clip is None else jnp.clip(values, -self.clip, self.clip)
+
+
+class Lstm(nn.Module):
+    """LSTM cell along a row, from a state of zeros at the start of each segment.
+
+    The cell is Flax's, or with `units` a `ProjectedCell`. `flax.linen.RNN` (flax 0.12.8) was considered. It resets the state at
+    the ends of rows alone, and rows may be packed.
 
     Attributes:
       execution: dtype of the computation.
+      units: units of the cell, whose output is projected to the width of its input; None: as many as that, without a projection.
+      clip: see `ProjectedCell`.
       reverse: True if it runs from the end of a row to its beginning.
     """
 
     execution: Execution = Execution()
+    units: int | None = None
+    clip: float | None = None
     reverse: bool = False
 
     @nn.compact
     def __call__(self, inputs: jax.Array, starts: jax.Array) -> jax.Array:
-        """Run on dtype[batch, length, units]; `starts` bool[batch, length] is True where a segment begins in its direction."""
-        size, units = len(inputs), inputs.shape[-1]
-        cell = nn.OptimizedLSTMCell(
-            units,
-            dtype=self.execution.compute_dtype,
-            kernel_init=logical(nn.initializers.lecun_normal(), ("embed", "mlp")),
-            recurrent_kernel_init=logical(nn.initializers.orthogonal(), ("embed", "mlp")),
-            bias_init=logical(nn.initializers.zeros_init(), ("mlp",)),
-            name="cell",
-        )
+        """Run on dtype[batch, length, width]; `starts` bool[batch, length] is True where a segment begins in its direction."""
+        size, width = len(inputs), inputs.shape[-1]
+        cell = self._cell(width)
 
         def step(cell: Any, carry: Any, inputs: tuple[jax.Array, jax.Array]) -> Any:
             features, starts = inputs
@@ -249,6 +300,18 @@ class Lstm(nn.Module):
         scan = nn.scan(
             step, variable_broadcast="params", split_rngs={"params": False}, in_axes=1, out_axes=1, reverse=self.reverse
         )
-        zeros = jnp.zeros((size, units), inputs.dtype)
-        outputs: jax.Array = scan(cell, (zeros, zeros), (inputs, starts))[1]
+        zeros = [jnp.zeros((size, units), inputs.dtype) for units in (self.units or width, width)]
+        outputs: jax.Array = scan(cell, tuple(zeros), (inputs, starts))[1]
         return outputs
+
+    def _cell(self, width: int) -> nn.Module:
+        if self.units is not None:
+            return ProjectedCell(self.units, width, self.clip, self.execution.compute_dtype, name="cell")
+        return nn.OptimizedLSTMCell(
+            width,
+            dtype=self.execution.compute_dtype,
+            kernel_init=logical(nn.initializers.lecun_normal(), ("embed", "mlp")),
+            recurrent_kernel_init=logical(nn.initializers.orthogonal(), ("embed", "mlp")),
+            bias_init=logical(nn.initializers.zeros_init(), ("mlp",)),
+            name="cell",
+        )

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from gradients import assert_sums_of_microbatches, compile_loss, random_params
 
+from bertfam.config import load
 from bertfam.errors import UserError
 from bertfam.features import RowShape
 from bertfam.models.characters import CharacterWords
@@ -89,6 +90,88 @@ def test_parity_with_torch(params, hidden_states):
                 np.testing.assert_allclose(hidden_states[layer + 1, row, here], states[0], atol=1e-5)
 
 
+PROJECTED = Bilm(dataclasses.replace(CONFIG, lstm_units=9))
+
+
+def cells_of(params, layer):
+    """Return the parameters of the cells of both directions of a layer."""
+    layers = params["encoder"]["layers"]
+    return {name: jax.tree.map(lambda leaf: np.asarray(leaf)[layer], layers[name]["cell"]) for name in ("forward", "backward")}
+
+
+def hidden_states_of(objective, params, batch):
+    encode = jax.jit(lambda params, batch: objective.activations(params, batch)["encoder"][0])
+    return np.asarray(encode(params, batch))
+
+
+def test_projected_lstms_match_torch():
+    """torch's LSTM with proj_size has the same gates, in the same order."""
+    params, batch = random_params(PROJECTED, shape=SHAPE), batch_of()
+    hidden = hidden_states_of(PROJECTED, params, batch)
+
+    def lstm_of(cell):
+        lstm = torch.nn.LSTM(6, 9, proj_size=6, batch_first=True)
+        kernels = {"ih": cell["input"]["kernel"], "hh": cell["recurrent"]["kernel"], "hr": cell["projection"]["kernel"]}
+        weights = {f"weight_{name}_l0": kernel.T for name, kernel in kernels.items()}
+        weights |= {"bias_ih_l0": cell["recurrent"]["bias"], "bias_hh_l0": np.zeros(36, np.float32)}
+        lstm.load_state_dict({name: torch.tensor(np.array(value)) for name, value in weights.items()})
+        return lstm
+
+    for row, segments in enumerate(batch["encoder_segment_ids"]):
+        for segment in (1, 2):
+            here = segments == segment
+            states = torch.tensor(hidden[0, row, here])[None]
+            for layer in range(2):
+                cells = cells_of(params, layer)
+                with torch.no_grad():
+                    forward = lstm_of(cells["forward"])(states[..., :6])[0]
+                    backward = lstm_of(cells["backward"])(states[..., 6:].flip(1))[0].flip(1)
+                    states = torch.cat([forward, backward], dim=-1) + (states if layer else 0)
+                np.testing.assert_allclose(hidden[layer + 1, row, here], states[0], atol=1e-5)
+
+
+def test_clipped_cells_by_hand():
+    """The cell state and the projected output are limited, in float64."""
+    clip = 0.4
+    objective = Bilm(dataclasses.replace(CONFIG, num_layers=1, lstm_units=9, clip=clip))
+    params, batch = random_params(objective, shape=SHAPE), batch_of()
+    cells_of(params, 0)["forward"]["projection"]["kernel"][...] *= 5  # so that outputs are beyond the limit, too
+    hidden, cell = hidden_states_of(objective, params, batch), cells_of(params, 0)["forward"]
+    kernels = {name: np.float64(cell[name]["kernel"]) for name in ("input", "recurrent", "projection")}
+
+    def sigmoid(x):
+        return 1 / (1 + np.exp(-x))
+
+    clipped = set()
+    for row, segments in enumerate(batch["encoder_segment_ids"]):
+        state, output = np.zeros(9), np.zeros(6)
+        for place in np.flatnonzero(segments):
+            if place and segments[place] != segments[place - 1]:
+                state, output = np.zeros(9), np.zeros(6)
+            gates = hidden[0, row, place, :6] @ kernels["input"] + output @ kernels["recurrent"] + cell["recurrent"]["bias"]
+            into, forget, candidate, out = np.split(gates, 4)
+            state = sigmoid(forget) * state + sigmoid(into) * np.tanh(candidate)
+            clipped |= {"state"} if np.abs(state).max() > clip else set()
+            state = np.clip(state, -clip, clip)
+            output = (sigmoid(out) * np.tanh(state)) @ kernels["projection"]
+            clipped |= {"output"} if np.abs(output).max() > clip else set()
+            output = np.clip(output, -clip, clip)
+            np.testing.assert_allclose(hidden[1, row, place, :6], output, atol=1e-5)
+    assert clipped == {"state", "output"}
+
+
+def test_published_sizes():
+    """ELMo has 93.6 million parameters without its softmax (Peters et al. 2018, as published by AllenNLP)."""
+    config = load(["runs/elmo.gin", "models/elmo_original.gin"]).build("Run").objective.model
+    assert (config.lstm_units, config.units, config.clip) == (4096, 512, 3.0)
+    config = dataclasses.replace(config, vocab_size=30, spelling=config.characters.spell(["word"] * 30, {}))
+    shapes = jax.eval_shape(lambda key: Bilm(config).init(key, SHAPE)[0]["encoder"], jax.random.key(0))
+    assert round(sum(leaf.size for leaf in jax.tree.leaves(shapes)) / 1e6, 1) == 93.6
+    # 2 directions of 2 LSTMs, of 1,024 x 16,384 and 4,096 x 512 products a token
+    lstms = 4 * (1024 * 16_384 + 4096 * 512)
+    assert config.flops(10, 0) == 3 * (2 * 10 * lstms + 10 * config.characters.flops(512))
+
+
 def test_loss_by_hand(params, hidden_states):
     batch = batch_of()
     total, out = compile_loss(OBJECTIVE, gradient=False)(params, batch)
@@ -157,6 +240,10 @@ def test_sums_of_microbatches(params):
 def test_mistakes():
     with pytest.raises(UserError, match="hidden_size = 5 is odd"):
         BilmConfig(hidden_size=5)
+    with pytest.raises(UserError, match="clip = 3.0 is of LSTMs with lstm_units"):
+        BilmConfig(clip=3.0)
+    with pytest.raises(UserError, match="lstm_units = 0"):
+        BilmConfig(lstm_units=0)
     with pytest.raises(UserError, match="BilmConfig has no attention"):
         tokens = np.zeros((1, 2), np.int32)
         CONFIG.encoder().init(jax.random.key(0), tokens, segment_ids=tokens, train=False, collect=frozenset({"attention_probs"}))
