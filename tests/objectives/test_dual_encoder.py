@@ -145,3 +145,6 @@ def test_mistakes():
         OBJECTIVE.features(RowShape(QUERY + 21, 0))
     with pytest.raises(UserError, match="passages of 40 tokens are longer than BertConfig.max_length 32: lower Stage.length, 86"):
         OBJECTIVE.features(RowShape(QUERY + 80, 0))
+    OBJECTIVE.check_rows(1, "a batch")
+    with pytest.raises(UserError, match="a batch of one query and one passage has no wrong passages"):
+        dataclasses.replace(OBJECTIVE, passages=1).check_rows(1, "a batch")

@@ -126,6 +126,13 @@ class DualEncoder(Objective):
         return dataclasses.replace(self, pieces=count)
 
     @override
+    def check_rows(self, rows: int, name: str) -> None:
+        if rows * self.passages == 1:
+            raise UserError(
+                "a batch of one query and one passage has no wrong passages, so that the loss is 0: raise Stage.batch_size"
+            )
+
+    @override
     def features(self, shape: RowShape) -> dict[str, FeatureSpec]:
         rest, longest = shape.length - self.query_length, self.model.max_length
         if rest < 1 or rest % self.passages:
