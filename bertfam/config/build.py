@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import traceback
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -25,12 +26,15 @@ from bertfam.config.parse import (
     parse_file,
     parse_override,
     parts,
+    render,
     render_binding,
 )
-from bertfam.errors import UserError
+from bertfam.config.paths import packaged_folder
+from bertfam.errors import UserError, warn_once
 from bertfam.version import __version__
 
 _LINE = 120
+_TEXT = ("bertfam.data.text_data.TextData", "corpus")
 
 
 class Defaults(NamedTuple):
@@ -103,6 +107,7 @@ def load(
         lint.check_types(live)
     modules = tuple(dict.fromkeys(statement.module for statement in imports))
     overridden = _overridden(gin_files, sizes, complete, len(bindings))
+    _report_lost_text([binding for binding in complete if binding.origin.source not in saved_sources])
     return Config(lint.reduce(live), modules, tuple(gin_files), frozenset(saved_sources), overridden)
 
 
@@ -130,6 +135,20 @@ def _overridden(
             }
             overridden[name] = tuple(dict.fromkeys(files[index] or str(bindings[index].origin) for index in sorted(in_effect)))
     return overridden
+
+
+def _report_lost_text(bindings: Iterable[Binding]) -> None:
+    """Warn about text that a gin file of the user names, and that a shipped file after it replaces by its own."""
+    corpora = [binding for binding in bindings if (binding.selector, binding.parameter) == _TEXT]
+    folder = str(packaged_folder())
+    is_shipped = [os.path.abspath(binding.origin.source).startswith(folder) for binding in corpora]
+    for own, shipped in zip(corpora, is_shipped, strict=True):
+        last = corpora[-1]
+        if is_shipped[-1] and not shipped and own.origin.line and own.value != last.value:
+            warn_once(
+                f"{own.origin}: TextData.corpus = {render(own.value)} has no effect: {last.origin}, which is read after it, "
+                f"binds {render(last.value)}; give {own.origin.source} after the other files"
+            )
 
 
 def _referred(defaults: Sequence[Override], statements: Iterable[Binding | Import]) -> list[Binding]:

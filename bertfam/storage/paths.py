@@ -37,6 +37,12 @@ def to_path(path: str | os.PathLike[str]) -> Path:
     return buckets.open_path(str(path)) if is_remote(path) else Path(os.path.expanduser(path))
 
 
+def absolute(path: str | os.PathLike[str]) -> Path:
+    """Return an absolute path. One with "..", which TensorStore refuses, is returned without it and without symbolic links."""
+    whole = to_path(path).absolute()
+    return Path(os.path.realpath(whole)) if ".." in whole.parts and not is_remote(path) else whole
+
+
 def identity(folder: str | os.PathLike[str]) -> str:
     """Return the address of a folder in a bucket, or the path of a local one without symbolic links."""
     return str(folder).rstrip("/") if is_remote(folder) else os.path.realpath(to_path(folder))

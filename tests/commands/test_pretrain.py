@@ -102,6 +102,18 @@ def test_a_resumed_run_equals_an_unbroken_one(trained, tmp_path):
     assert metrics(model_dir) == metrics(trained.model_dir)  # without gaps or repeats
 
 
+def test_a_folder_is_named_by_a_path_with_dots(trained, tmp_path, monkeypatch, capsys):
+    """TensorStore refuses such paths."""
+    from bertfam import cli
+
+    (tmp_path / "here").mkdir()
+    (tmp_path / "link").symlink_to(trained.model_dir)
+    monkeypatch.chdir(tmp_path / "here")
+    assert cli.main(["fill", "--model_dir=../link", "He [MASK] her."]) == 0
+    assert cli.main(["pretrain", "--model_dir=../link"]) == 0
+    assert "finished already: ../link is at step 24 of 24" in capsys.readouterr().out
+
+
 def test_a_finished_run_is_left_unchanged(trained, capsys):
     from bertfam import cli
 

@@ -72,6 +72,17 @@ def test_a_word_that_is_longer_than_any_name_of_a_file(write):
         assert message == f"a.gin:1: {sign * 20}..., a word of 5,000 characters, is not a value; {fix}"
 
 
+def test_text_that_a_run_file_after_it_replaces_is_named_in_a_warning(write, capsys):
+    own = write("own.gin", "TextData.corpus = @TextFiles()\nTextFiles.train = ('a.txt',)\n")
+    config.load([own, "tasks/python_docs.gin"])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "own.gin:1: TextData.corpus = @TextFiles() has no effect: " in line
+    assert "binds @PythonDocs(); give" in line and "own.gin after the other files" in line
+    config.load(["tasks/python_docs.gin", own])
+    config.load([own, "tasks/python_docs.gin"], [config.Override("TextData.corpus = @TextFiles()", "--input=a")])
+    assert not capsys.readouterr().err
+
+
 def test_value_that_an_include_after_it_overrides_is_named_in_a_warning(write, capsys):
     write("base.gin", GOOD)
     files = [write("own.gin", "STEPS = 9\nToyModel.size = 4\ninclude 'base.gin'\n"), write("good.gin", "include 'base.gin'\n")]

@@ -6,7 +6,7 @@ from pathlib import Path
 from bertfam.errors import UserError, warn, warn_once
 from bertfam.interop.folders import check_is_run
 from bertfam.storage.buckets import is_remote
-from bertfam.storage.paths import missing_folder, to_path
+from bertfam.storage.paths import absolute, missing_folder, to_path
 from bertfam.training.checkpoints import manifest, retention
 from bertfam.training.checkpoints.retention import Keep
 
@@ -17,7 +17,7 @@ DELETED = ".deleted"
 
 def folder(model_dir: str | Path) -> Path:
     """Return MODEL_DIR/checkpoints; raise UserError if it is a file."""
-    path = to_path(model_dir).absolute() / "checkpoints"
+    path = absolute(model_dir) / "checkpoints"
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file, but must be a folder; move the file elsewhere")
     return path

@@ -30,7 +30,7 @@ from bertfam.errors import STORAGE_FAULT, TransientError, UserError, warn
 from bertfam.multihost.processes import Processes, ProcessExited
 from bertfam.storage.buckets import is_remote
 from bertfam.storage.faults import Refusal, refusal
-from bertfam.storage.paths import check_encodable, make_folder, to_path
+from bertfam.storage.paths import absolute, check_encodable, make_folder, to_path
 from bertfam.training.checkpoints import broadcast, manifest, selection
 from bertfam.training.checkpoints.cleanup import clear_unfinished, delete_unkept
 from bertfam.training.checkpoints.group_writes import FailedElsewhere, finish_on_all, run_within
@@ -96,7 +96,7 @@ class Checkpoints:
         # Orbax logs every save in several lines, and its errors with tracebacks besides raising them.
         for name in ("absl", "asyncio"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
-        self._model_dir, self._keep = to_path(model_dir).absolute(), keep or Keep()
+        self._model_dir, self._keep = absolute(model_dir), keep or Keep()
         check_encodable(self._model_dir)
         self._processes = processes or Processes()
         self.directory = (selection.existing if read_only else selection.folder)(model_dir)  # MODEL_DIR/checkpoints
