@@ -384,9 +384,10 @@ def add_source(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     )
     group.add_argument(
         "--marks",
-        choices=("given", "names"),
-        help="phrases and entities, which ERNIE masks as wholes; given: the text has U+27E8 and U+27E9 around phrases and U+27E6 "
-        "and U+27E7 around entities, which are removed; names: capitalised words that stand together and numbers are entities",
+        choices=("given", "names", "salient"),
+        help="phrases and entities, which ERNIE masks as wholes, and REALM one of; given: the text has U+27E8 and U+27E9 around "
+        "phrases and U+27E6 and U+27E7 around entities, which are removed; names: capitalised words that stand together and "
+        "numbers are entities; salient: capitalised words that stand together and dates are",
     )
     return group
 

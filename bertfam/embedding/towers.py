@@ -12,6 +12,7 @@ from bertfam.embedding.embedder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Embedder
 from bertfam.errors import UserError
 from bertfam.layers.pooling import PoolingMode
 from bertfam.objectives.retrieval.dual_encoder import PASSAGE, QUERY
+from bertfam.objectives.retrieval.realm import RETRIEVER
 from bertfam.storage.paths import to_path
 from bertfam.storage.untrusted import typed
 from bertfam.training.trained_networks import Network, find_step, read_towers
@@ -48,7 +49,7 @@ class Towers(NamedTuple):
 
 
 def open_towers(folder: str | Path, settings: TowerSettings, *, step: int | None = None, average: bool = False) -> Towers:
-    """Open the encoders of a folder: the networks "query" and "passage", or the first for both.
+    """Open the encoders of a folder: the networks "query" and "passage", "retriever" for both, or else the first for both.
 
     Args:
       folder: a MODEL_DIR, a Hugging Face folder, or a folder with the Hugging Face folders query/ and passage/.
@@ -96,7 +97,8 @@ def reopen_towers(source: Mapping[str, Any], where: Path, folder: str | None = N
 
 def _tower(folder: str | Path, networks: Mapping[str, Network], name: str, settings: TowerSettings) -> Embedder:
     """Return the encoder of queries or of passages, with the prompt of the folder."""
-    embedder = create_embedder(folder, networks.get(name) or next(iter(networks.values())), **settings._asdict())
+    network = networks.get(name) or networks.get(RETRIEVER) or next(iter(networks.values()))
+    embedder = create_embedder(folder, network, **settings._asdict())
     return embedder.prompted(embedder.prompt_name(*_PROMPTS[name]))
 
 

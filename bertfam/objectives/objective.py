@@ -216,6 +216,10 @@ class Objective(ABC):
         """Read the parts of `aux` that are no teachers, NumPy arrays; raise UserError where they do not fit the vocabulary."""
         return {}
 
+    def evaluated_aux(self, carry: Tree, aux: Tree) -> Tree:
+        """Return the `aux` that an evaluation within a run reads: with what the carry has of it by now."""
+        return aux
+
     def initial_params(self, aux: Tree) -> tuple[str, Tree] | None:
         """Return a description of the source and the parts of params that a new run copies from `aux`, NumPy arrays, or None."""
         return None

@@ -24,6 +24,7 @@ VECTORS, TOKENS = "vectors", "tokens"
 Encode = Callable[[Sequence[str]], Sequence[np.ndarray]]
 
 _AXES = ("passages", None)
+_REPLICATED = PartitionSpec()
 _UNIT = 960  # rows are a multiple: many numbers of devices divide it, those with factors of 3 and 5 too
 _CHUNK = 1 << 16  # passages whose scores are in memory at a time, of each device
 _TEXTS = 4096  # texts that are tokenised at a time
@@ -196,6 +197,30 @@ def gather_vectors(vectors: jax.Array, passages: jax.Array) -> jax.Array:
     return jax.lax.stop_gradient(_gathered(vectors, passages))
 
 
+def put_vectors(vectors: jax.Array, block: jax.Array, begin: jax.Array, end: jax.Array) -> jax.Array:
+    """Write the vectors of some passages; within a program on any mesh.
+
+    Args:
+      vectors: float32[rows, width] of `read_passages`.
+      block: float32[count, width], the new vectors of the passages from `begin` on.
+      begin: int32[], the first passage to write.
+      end: int32[], the passage after the last.
+
+    Returns:
+      The vectors float32[rows, width].
+    """
+    axes, devices = _mesh_axes()
+
+    def put(new: tuple[jax.Array, jax.Array, jax.Array], own: jax.Array) -> jax.Array:
+        block, begin, end = new
+        first = jax.lax.axis_index(axes) * own.shape[0] if devices > 1 else 0
+        numbers = first + jnp.arange(own.shape[0], dtype=jnp.int32)
+        is_new = (numbers >= begin) & (numbers < end)
+        return jnp.where(is_new[:, None], block[jnp.clip(numbers - begin, 0, len(block) - 1)], own)
+
+    return _on_devices(put, axes, devices, PartitionSpec(axes))((block, begin, end), vectors)
+
+
 def _mesh_axes() -> tuple[tuple[str, ...], int]:
     """Return the axes of the current mesh over which passages are sharded, and the number of their devices."""
     mesh, (names, _) = jax.sharding.get_abstract_mesh(), nn.logical_to_mesh_axes(_AXES) or _AXES
@@ -219,12 +244,13 @@ def _gathered(array: jax.Array, passages: jax.Array) -> jax.Array:
     return _of_batch(_on_devices(gather, axes, devices)(passages, array))
 
 
-def _on_devices(compute: Callable[..., Any], axes: tuple[str, ...], devices: int) -> Callable[..., Any]:
-    """Return a function of a replicated array and one of passages that computes on each device with its own passages."""
+def _on_devices(
+    compute: Callable[..., Any], axes: tuple[str, ...], devices: int, result: PartitionSpec = _REPLICATED
+) -> Callable[..., Any]:
+    """Return a function of replicated arrays and of one of passages that computes on each device with its own passages."""
     if devices == 1:
         return compute
-    replicated = PartitionSpec()
-    return jax.shard_map(compute, in_specs=(replicated, PartitionSpec(axes)), out_specs=replicated, check_vma=False)
+    return jax.shard_map(compute, in_specs=(_REPLICATED, PartitionSpec(axes)), out_specs=result, check_vma=False)
 
 
 def _of_batch(value: jax.Array) -> jax.Array:

@@ -42,6 +42,7 @@ REQUIRED_ARGUMENTS: dict[str, dict[str, Any]] = {
     "MlmStructure": {"model": BertConfig()},
     "DualEncoder": {"model": BertConfig()},
     "RetroMae": {"model": BertConfig()},
+    "Realm": {"model": BertConfig()},
     "Distillation": {"model": BertConfig()},
     "CausalLm": {"model": Gpt2Config()},
     "FineTuning": {"model": Gpt2Config(), "head": Regression()},

@@ -4,13 +4,14 @@ import json
 
 import numpy as np
 import pytest
+from chi_square import chi_square_limit
 from entity_folders import write_folder
 
 from bertfam.corruption import keys
 from bertfam.corruption.entities import EntityMasking, find_mentions
 from bertfam.corruption.entity_folder import read_entities
 from bertfam.corruption.masked_lm.masking import BertMasking
-from bertfam.corruption.masked_lm.units import BEGINS, CONTINUES
+from bertfam.corruption.masked_lm.units import BEGINS, CONTINUES, SalientSpan
 from bertfam.corruption.token_ids import TokenIds
 from bertfam.errors import UserError
 from bertfam.features import RowShape
@@ -174,3 +175,32 @@ def test_settings_and_folders_that_do_not_fit(folder, tmp_path):
     larger = TokenIds(size=41, pad=0, unk=1, mask=4)
     with pytest.raises(UserError, match=r"vocabulary of 40, and that of the text has 41"):
         EntityMasking(entities=str(folder)).check(LENGTH, larger)
+
+
+def test_one_salient_span(rows):
+    """Each row has one of its marked names of at most two tokens, uniformly drawn, all of its tokens masked, and nothing else."""
+    masking = BertMasking(choice=SalientSpan(), max_predictions=2, mask_share=1.0, random_share=0.0)
+    found = masking.corrupt(dict(rows), keys.fold(0, np.arange(ROWS)), TOKENS)
+    ranks = []
+    for row in range(ROWS):
+        marks = rows["units"][row] >> ENTITY & 3
+        begins = np.flatnonzero((marks == BEGINS) & rows["maskable"][row])
+        names = [range(begin, begin + 1 + next(n for n in range(9) if marks[begin + 1 + n] != CONTINUES)) for begin in begins]
+        names = [[place for place in name if rows["maskable"][row, place]] for name in names]
+        names = [name for name in names if len(name) <= 2]
+        used = found["masked_loss_weights"][row] > 0
+        places = found["masked_positions"][row][used].tolist()
+        assert places in names if names else not places
+        assert np.flatnonzero(found["encoder_input_tokens"][row] == TOKENS.mask).tolist() == places
+        np.testing.assert_array_equal(found["masked_target_tokens"][row][used], rows["encoder_input_tokens"][row][places])
+        if len(names) == 4:
+            ranks.append(names.index(places))
+    counts = np.bincount(ranks, minlength=4)
+    assert ((counts - counts.mean()) ** 2).sum() / counts.mean() < chi_square_limit(3)
+
+
+def test_rows_without_marks_have_no_salient_span(rows):
+    plain = {name: value for name, value in rows.items() if name != "units"}
+    found = BertMasking(choice=SalientSpan()).corrupt(plain, keys.fold(0, np.arange(ROWS)), TOKENS)
+    assert not found["masked_loss_weights"].any()
+    np.testing.assert_array_equal(found["encoder_input_tokens"], rows["encoder_input_tokens"])

@@ -51,6 +51,7 @@ from bertfam.objectives.representations.entities import MlmNspDea  # noqa: E402
 from bertfam.objectives.representations.skip_gram import SkipGram  # noqa: E402
 from bertfam.objectives.retrieval.dual_encoder import DualEncoder  # noqa: E402
 from bertfam.objectives.retrieval.rag import Rag  # noqa: E402
+from bertfam.objectives.retrieval.realm import Realm  # noqa: E402
 from bertfam.objectives.retrieval.retromae import RetroMae  # noqa: E402
 from bertfam.objectives.sequence_to_sequence import SequenceToSequence  # noqa: E402
 from bertfam.objectives.spanbert import MlmSbo  # noqa: E402
@@ -151,6 +152,23 @@ CASES = {
             temperature=0.01,
         ),
         TextData(rows=PassageTexts(QUERY), corruption=PassageLabels()),
+        2,
+    ),
+    # The index is divided over all devices, and a block of it is embedded in the step.
+    "realm in microbatches": (
+        Realm(
+            BertConfig(
+                **SIZES | {"max_length": 64} | ONE_LAYER, feed_forward_size=32, dropout_rate=0.0, attention_dropout_rate=0.0
+            ),
+            execution=UNROLLED,
+            passages=40,
+            candidates=3,
+            passage_length=20,
+            spare=1,
+            refresh=4,
+            projection=16,
+        ),
+        TEXT,
         2,
     ),
     "permutation": (

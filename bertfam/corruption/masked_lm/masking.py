@@ -42,7 +42,7 @@ class BertMasking(TextCorruption):
         "vocabulary", uniform over all of it, as in BERT's published code; "text", by frequency in the training text, as in
         SpanBERT's published code (see `fit`).
       choice: Rule that selects positions: `SingleTokens`, `WithReplacement` (ELECTRA), `RareTokens` (DistilBERT), `WholeWords`,
-        `WordSpans` (SpanBERT), `WordNgrams` (ALBERT) or `Units` (ERNIE).
+        `WordSpans` (SpanBERT), `WordNgrams` (ALBERT), `Units` (ERNIE) or `SalientSpan` (REALM).
       rounding: Rounding of rate n: "nearest", "up" (SpanBERT) or "random", floor(rate n + U) (RoBERTa).
       counted: Tokens that n counts: all of the "row", or the "maskable" ones (SpanBERT).
       drawn_by: Granularity of the replacement: drawn for each "token", or for each "unit" of the choice (SpanBERT).

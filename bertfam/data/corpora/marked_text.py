@@ -5,7 +5,7 @@
 ⟨ ⟩ (U+27E8, U+27E9) enclose a phrase and ⟦ ⟧ (U+27E6, U+27E7) an entity, in text of any format. The program that finds phrases
 and entities (a chunker, a tagger) writes them. Either may be nested in the other, but not in its own kind. The four characters
 are never part of the text: they are removed before tokenization, even where they have no counterpart. On the command line,
---marks=given declares text as marked in this way, and --marks=names marks names and numbers:
+--marks=given declares text as marked in this way, --marks=names marks names and numbers, and --marks=salient names and dates:
 
     bertfam pretrain --gin_file=runs/ernie_base.gin --input=text.txt --marks=given --vocab=vocab --model_dir=ernie
 """
@@ -25,7 +25,17 @@ _CLOSING: dict[str, Kind] = {"⟩": "phrase", "⟧": "entity"}
 _MARKS = re.compile(f"[{''.join((*_OPENING, *_CLOSING))}]")
 _WORD = re.compile(r"\d(?:[\d.,:/]*\d)?|\w[\w'’-]*")
 
-Marks = Literal["given", "names"]
+_MONTH = (
+    r"(?:January|February|March|April|May|June|July|August|September|October|November|December"
+    r"|(?:Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept|Sep|Oct|Nov|Dec)\.)"
+)
+_YEAR, _DAY = r"(?:1\d{3}|20\d{2})", r"\d{1,2}(?:st|nd|rd|th)?"
+_DATE = re.compile(
+    rf"(?<!\d[.,])\b(?:{_DAY} {_MONTH}(?:,? {_YEAR})?|{_MONTH} (?:{_DAY}(?:, ?{_YEAR})?|{_YEAR})|{_YEAR}-\d\d-\d\d|{_YEAR}s?)"
+    r"(?![\w%]|[.,]\d)"
+)
+
+Marks = Literal["given", "names", "salient"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +45,7 @@ class MarkedText(Corpus):
     Attributes:
       corpus: The source of the text.
       marks: "given" for marks in the text, as in the module's docstring; or "names" for text without marks: runs of capitalised
-        words and numbers are entities (`find_names`).
+        words and numbers are entities (`find_names`); or "salient" for those that are names and dates (`find_salient`).
     """
 
     units: ClassVar[bool] = True
@@ -80,8 +90,9 @@ class MarkedText(Corpus):
     @override
     def marked_sentences(self, lines: list[str]) -> list[tuple[str, list[Span]]]:
         # Sentences end where they would in the text without marks; phrases and entities that cross a boundary are dropped.
-        if self.marks == "names":
-            return [(sentence, find_names(sentence)) for sentence in self.corpus.sentences(lines)]
+        if self.marks != "given":
+            find = find_names if self.marks == "names" else find_salient
+            return [(sentence, find(sentence)) for sentence in self.corpus.sentences(lines)]
         read = [(text, spans) for text, spans in map(strip_marks, lines) if text.strip()]
         marked: list[tuple[str, list[Span]]] = []
         for text, spans in read:
@@ -133,3 +144,19 @@ def find_names(sentence: str) -> list[Span]:
     first = _WORD.search(sentence)
     alone = first and spans and (spans[0].begin, spans[0].end) == first.span() and not first[0][0].isdigit()
     return spans[1:] if alone else spans
+
+
+def find_salient(sentence: str) -> list[Span]:
+    """Return the names and dates of a sentence, for REALM's salient spans (Guu et al. 2020, section 3.4).
+
+    The paper's names come from a tagger and its dates from a regular expression. Here names are the runs of capitalised words of
+    `find_names`. Dates are years from 1000 to 2099, alone, as in "the 1920s" or as in "1969-07-20", and days and months with an
+    English name, with or without a year.
+    """
+    dates = [Span("entity", *match.span()) for match in _DATE.finditer(sentence)]
+    names = [
+        name
+        for name in find_names(sentence)
+        if not sentence[name.begin].isdigit() and not any(name.begin < date.end and date.begin < name.end for date in dates)
+    ]
+    return sorted([*dates, *names], key=lambda span: span.begin)

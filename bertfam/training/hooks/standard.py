@@ -139,7 +139,9 @@ def make_hooks(
         splits: dict[str, dict[str, float]] = {}
         for split, params in {"eval_average": state.average, "eval": state.params}.items():
             if params:
-                measured = trainer.scores(params, *held_out(updates), stop, aux=state.aux)
+                rows, stage = held_out(updates)
+                aux = run.objective_of(stage).evaluated_aux(state.carry, state.aux)
+                measured = trainer.scores(params, rows, stage, stop, aux=aux)
                 if measured is None:
                     return None
                 splits |= {f"{split}/{name}": values for name, values in measured.corpora.items()}

@@ -140,14 +140,14 @@ def read_warm_start(
     given = {name: theirs[name] for name in names}
     copies = conversion.params(boxed, growth.params(boxed, given) if growth else given)
     state = None if step is None else optimizer_state.read(folder, step, run, model.vocabulary, names, conversion)
-    others = _other_starts(run, frozenset(names))
+    others = _other_starts(run, vocabulary, frozenset(names))
     started = {name for start in others for name in start.params}.union(names)
     new, rows_of = sorted(ours.keys() - started), origins if means else origins.of_known
     converted = [*(growth.describe() if growth else ()), *conversion.describe(boxed)]
     return WarmStart(folder, copies, rows_of, state, converted, new, others)
 
 
-def _other_starts(run: Run, copied: Collection[str]) -> list[WarmStart]:
+def _other_starts(run: Run, vocabulary: Vocabulary, copied: Collection[str]) -> list[WarmStart]:
     """Read the warm starts of `Objective.network_sources`, without the parts of parameters that are copied already."""
     starts, configs = [], run.objective.networks
     for name, source in run.objective.network_sources.items():
@@ -156,7 +156,9 @@ def _other_starts(run: Run, copied: Collection[str]) -> list[WarmStart]:
         check_same_network(network.config, configs[name], source.folder, f"the network {name} of Run.objective")
         own = {part: params for part, params in run.objective.joined({name: network.params}).items() if part in run.boxed_params}
         if own := {part: params for part, params in own.items() if part not in copied}:
-            starts.append(WarmStart(source.folder, own, same(network.vocabulary.size)))
+            has_own = name in run.objective.vocabulary_folders
+            origins = same(network.vocabulary.size) if has_own else match(vocabulary, network.vocabulary)
+            starts.append(WarmStart(source.folder, own, origins))
     return starts
 
 
@@ -195,4 +197,4 @@ def objective_warm_start(run: Run, aux: Any, vocabulary: Vocabulary) -> WarmStar
     initial = run.objective.initial_params(aux)
     if initial is not None:
         return WarmStart(*initial, same(vocabulary.size))
-    return next(iter(_other_starts(run, ())), None)
+    return next(iter(_other_starts(run, vocabulary, ())), None)

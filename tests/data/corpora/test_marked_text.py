@@ -11,7 +11,7 @@ from bertfam.corruption.masked_lm.masking import BertMasking
 from bertfam.corruption.masked_lm.selection import WholeWords
 from bertfam.corruption.masked_lm.units import BEGINS, CONTINUES, UNIT_BITS, Units
 from bertfam.data.corpora.corpus import Span
-from bertfam.data.corpora.marked_text import MarkedText, find_names, strip_marks
+from bertfam.data.corpora.marked_text import MarkedText, find_names, find_salient, strip_marks
 from bertfam.data.corpora.text_files import TextFiles
 from bertfam.data.rows.packing import Packed
 from bertfam.data.rows.running_text import DocSentences, FullSentences
@@ -223,3 +223,18 @@ def test_text_without_marks_is_refused(cache, tokens):
 def test_settings_are_checked(make, message):
     with pytest.raises((ValueError, UserError), match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    ("sentence", "spans"),
+    [
+        ("On 5 May 1990 he met Mary Jones in Paris.", ["5 May 1990", "Mary Jones", "Paris"]),
+        ("Born on July 20, 1969, and not in May, she had 300 books.", ["July 20, 1969", "May"]),
+        ("The 1920s, 1999, 2.1999, 1234.5 and 5,1999 in Sept. 2001", ["1920s", "1999", "Sept. 2001"]),
+        ("It rose 1500% by 1969-07-20 and the 3rd March.", ["1969-07-20", "3rd March"]),
+        ("Nothing at all.", []),
+    ],
+)
+def test_names_and_dates_are_salient(sentence, spans):
+    """Numbers that are no dates are none, and neither is the first word of a sentence."""
+    assert [sentence[begin:end] for _, begin, end in find_salient(sentence)] == spans
