@@ -190,7 +190,7 @@ def _choose(argv: list[str]) -> tuple[str, list[str]]:
     _, unknown = parser.parse_known_args(argv)
     if unknown:
         raise UserError(f"unknown flag {unknown[0]} before the command; write bertfam COMMAND {unknown[0]}")
-    raise UserError(f"no command given; one of {', '.join(COMMANDS)}")
+    raise UserError("no command given; bertfam --help lists all (first come vocab, pretrain, evaluate, export)")
 
 
 def _choose_in_group(argv: list[str], names: Sequence[str]) -> NoReturn:

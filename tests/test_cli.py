@@ -81,7 +81,7 @@ MISTAKES = [
     ),
     (["tokenize"], "unknown command tokenize; bertfam encode shows the tokens of a text, and bertfam cache tokenises a corpus"),
     (["qqqq"], "unknown command qqqq; see bertfam --help"),
-    ([], f"no command given; one of {', '.join(cli.COMMANDS)}, toy, bare"),
+    ([], "no command given; bertfam --help lists all (first come vocab, pretrain, evaluate, export)"),
     (["--json", "toy"], "unknown flag --json before the command; write bertfam COMMAND --json"),
     (["toy", "--modle_dir=m"], "bertfam toy has no flag --modle_dir; did you mean --model_dir?"),
     (["toy", "--model-dir", "m"], "bertfam toy has no flag --model-dir; did you mean --model_dir?"),

@@ -244,11 +244,13 @@ def _facts(args: argparse.Namespace, opened: TrainedModel, config: Any, params: 
 
     from bertfam import __version__
     from bertfam.training.logs.training_facts import training_facts
+    from bertfam.training.trained_networks import ENCODER_DECODER
 
     objective, tokens = opened.run.objective, opened.vocabulary.size
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
+    layers = f"{config.num_layers} + {config.num_layers}" if config.kind == ENCODER_DECODER else config.num_layers
     facts = {
-        "architecture": f"{config.num_layers} layers, hidden size {config.hidden_size}, {count:,} parameters",
+        "architecture": f"{layers} layers, hidden size {config.hidden_size}, {count:,} parameters",
         "vocabulary": f"{type(opened.vocabulary).__name__} of {tokens:,} tokens",
         "texts": f"up to {config.max_length:,} tokens" if config.max_length else "of any length",
     }

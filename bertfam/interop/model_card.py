@@ -15,7 +15,8 @@ _TASKS = {
     "ForCausalLM": "text-generation",
     "LMHeadModel": "text-generation",
 }
-_MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|~$-])")
+# Markup inside a cell of a table; an underscore between letters or digits is none.
+_MARKUP = re.compile(r"([\\`*{}\[\]|~$]|(?<![^\W_])_|_(?![^\W_]))")
 
 
 @dataclass(frozen=True)

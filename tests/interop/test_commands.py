@@ -151,9 +151,10 @@ def test_mistakes_are_reported_in_one_line_and_write_nothing(folder, tmp_path, c
 
 
 def test_a_card_escapes_markup():
-    facts = {"data|": "a*b_c <script>`x`\n| # y", "updates": "12,000"}
+    facts = {"data|": "a*b_c _d_ <script>`x`\n| # y", "held-out": "12,000 (1 mlm)"}
     card = ModelCard("BertForMaskedLM", facts).text()
-    assert "| data\\| | a\\*b\\_c &lt;script&gt;\\`x\\` \\| \\# y |" in card.splitlines() and "| updates | 12,000 |" in card
+    assert "| data\\| | a\\*b_c \\_d\\_ &lt;script&gt;\\`x\\` \\| # y |" in card.splitlines()
+    assert "| held-out | 12,000 (1 mlm) |" in card
     assert card.startswith("---\nlibrary_name: transformers\npipeline_tag: fill-mask\n") and card.endswith("```\n")
     embedding = ModelCard("BertModel", {}, "mean pooling").text()
     assert "pipeline_tag: sentence-similarity" in embedding and "by mean pooling" in embedding
