@@ -90,6 +90,16 @@ def test_parts_of_the_parameters(models):
     assert set(shapes[0]) == set(params) and set(shapes[2]["index"]) == {"vectors", "tokens"}
 
 
+def test_flops(models):
+    """Those of both networks, of each passage, and of the inner products."""
+    _, objective, *_ = models["t5"]
+    encoder, read = (
+        objective.question_encoder.model.flops(rag_models.QUESTION, 0),
+        objective.model.flops(rag_models.LENGTH, rag_models.TARGETS),
+    )
+    assert objective.flops(SHAPE) == encoder + rag_models.K * read + 2 * rag_models.COUNT * 16
+
+
 def test_mistakes(models):
     _, objective, *_ = models["t5"]
     for changes, match in (

@@ -268,8 +268,10 @@ class Rag(Objective):
 
     @override
     def flops(self, shape: RowShape) -> int:
+        count, width = self._counts
         question = self.question_encoder.model.flops(self.question_encoder.query_length, 0)
-        return int(question + self.passages * self.model.flops(shape.length, shape.targets))
+        search = 2 * count * width  # which has no backward pass
+        return int(question + search + self.passages * self.model.flops(shape.length, shape.targets))
 
 
 def digest(index: Index) -> str:
