@@ -24,6 +24,7 @@ from bertfam.pages.visible import visible
 from bertfam.plurals import plural
 from bertfam.storage.paths import to_path
 from bertfam.training.checkpoints import selection
+from bertfam.training.model_dir import with_own_vocabularies
 from bertfam.training.run import Run
 from bertfam.training.run_checks import check_text, evaluation_warnings, run_warnings, schedule_warnings
 from bertfam.training.run_plan import make_plan, plan_text
@@ -70,6 +71,7 @@ def _open_configuration(args: argparse.Namespace) -> tuple[session.Resolved[sess
     config = flags.load_config(args, session.find_gin_files(args.gin_file, model_dir))
     config = session.with_implied_vocabulary(config, model_dir)
     try:
+        config = with_own_vocabularies(config, model_dir) if model_dir else config
         run = config.build("Run")
         configuration = session.Configuration(model_dir, config, run, flags.named_text(args, run.data))
         vocabulary = session.open_vocabulary(configuration)

@@ -42,7 +42,7 @@ from bertfam.training.logs.metrics import MetricsWriter, NoMetrics, Writer
 from bertfam.training.logs.phase_timer import PREPARING, SAVING, PhaseTimer, shares
 from bertfam.training.logs.progress import ProgressLog
 from bertfam.training.logs.stragglers import StragglerMonitor
-from bertfam.training.model_dir import prepare_folder, saved_init_flags
+from bertfam.training.model_dir import prepare_folder, saved_init_flags, with_own_vocabularies
 from bertfam.training.run import Run
 from bertfam.training.run_checks import check_text, run_warnings
 from bertfam.training.run_plan import duration, make_plan, plan_text
@@ -233,6 +233,7 @@ def _load_configuration(
         config = session.with_cache_of(config, branch)
     if source:
         config, used = source.use_model(config, defaults, grow=args.init_grow is not None)
+    config = with_own_vocabularies(config, where)
     named, config = config, session.with_implied_vocabulary(config, where, source)
     is_implied = config is not named
     if used:
@@ -437,7 +438,8 @@ def _make_folder(job: Job, plan: dict[str, Any], command: Sequence[str]) -> None
             saved = config.rebound("TextData.cache_dir", None if is_own else str(directory.absolute()))
         if job.configuration.implies_vocabulary:
             saved = saved.rebound("TextData.vocabulary", None)  # vocab/ is it, wherever the folder is moved
-        prepare_folder(model_dir, saved, plan, job.cache.fingerprint, vocabulary, start)
+        own_vocabularies = job.run.objective.vocabulary_folders
+        prepare_folder(model_dir, saved, plan, job.cache.fingerprint, vocabulary, start, own_vocabularies)
         starts.add(model_dir, job.checkpoint.first_step, command, config)
         cleanup.clear(model_dir, job.checkpoint.step)
 

@@ -135,12 +135,13 @@ def _load_config(args: argparse.Namespace) -> Config:
     if not args.model_dir:
         return flags.load_config(args)
     from bertfam.session import find_gin_files, with_implied_vocabulary
-    from bertfam.training.model_dir import read_run
+    from bertfam.training.model_dir import read_run, with_own_vocabularies
 
     flags.import_modules(args)
     read_run(args.model_dir)
     model_dir = to_path(args.model_dir)
-    return with_implied_vocabulary(flags.load_config(args, find_gin_files(args.gin_file, model_dir)), model_dir)
+    config = with_own_vocabularies(flags.load_config(args, find_gin_files(args.gin_file, model_dir)), model_dir)
+    return with_implied_vocabulary(config, model_dir)
 
 
 def _open_cache(args: argparse.Namespace, config: Config, data: TextData, length: int, scratch: Path) -> TokenCache:

@@ -27,7 +27,7 @@ from bertfam.storage.files import new_folder, write_text
 from bertfam.storage.paths import to_path
 from bertfam.training.checkpoints.weights import write_params
 from bertfam.training.integrity import model_dir_files
-from bertfam.training.model_dir import check_floats, open_model
+from bertfam.training.model_dir import check_floats, copy_own_vocabularies, open_model, with_own_vocabularies
 from bertfam.training.run import Run
 from bertfam.training.warm_start.imported_model import read_model
 
@@ -81,7 +81,8 @@ def _open(args: argparse.Namespace) -> _Source:
         objective, vocabulary = opened.run.objective, opened.vocabulary
         params = objective.joined(objective.split(opened.params))
         path = str(to_path(args.model_dir) / "config.gin")
-        config = load([path], (), args.module_import, saved=[path])
+        saved = load([path], (), args.module_import, saved=[path])
+        config = with_own_vocabularies(saved, to_path(args.model_dir))
         # Adapters are merged, and nothing is trained.
         lines += [f"FineTuning.{name} = None" for name in ("lora", "quantization", "gates") if getattr(objective, name, None)]
     for line in lines:
@@ -156,6 +157,7 @@ def _write(folder: Path, source: _Source, params: Mapping[str, Any]) -> None:
     """Write the model folder."""
     write_text(folder / "config.gin", source.config.complete("Run").text())
     source.vocabulary.save(folder / "vocab", model_max_length=source.run.objective.model.max_length)
+    copy_own_vocabularies(folder, source.run.objective.vocabulary_folders)
     model_dir_files.write(folder, source.vocabulary.fingerprint)
     write_params(folder, params)
 

@@ -250,6 +250,11 @@ class Config:
         changed = {key: dataclasses.replace(b, value=value) for key, b in self.bindings.items() if lint.label(b) == name}
         return dataclasses.replace(self, bindings={**self.bindings, **changed})
 
+    def replaced(self, old: str, new: str) -> Config:
+        """Return the configuration with the text `new` wherever a value is `old`."""
+        changed = {key: dataclasses.replace(binding, value=new) for key, binding in self.bindings.items() if binding.value == old}
+        return dataclasses.replace(self, bindings={**self.bindings, **changed})
+
     def with_binding(self, override: Override) -> Config:
         """Return the configuration with one more binding, which overrides its own."""
         binding = lint.complete(parse_override(override))

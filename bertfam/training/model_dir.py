@@ -6,6 +6,7 @@ start.json        warm-start flags (--init_from) of a run that has them
 files.json        digests of the files above, see `integrity.model_dir_files`
 plan.json         plan of the run, printed before training
 vocab/            vocabulary
+vocab_NETWORK/    vocabulary of a network that has one of its own, such as vocab_query/
 cache/            token cache, unless the run names another folder
 checkpoints/      Orbax checkpoints
 starts.jsonl      starts of the run, see `logs.starts`
@@ -28,7 +29,7 @@ from bertfam.data.vocabularies import Vocabulary
 from bertfam.errors import UserError
 from bertfam.interop.folders import check_is_run, model_folder_around, model_folders_in
 from bertfam.plurals import plural
-from bertfam.storage.files import check_writable, clear_partial, write_text
+from bertfam.storage.files import check_writable, clear_partial, is_used, write_text
 from bertfam.storage.paths import check_encodable, check_whole, make_folder, to_path
 from bertfam.storage.untrusted import check_subfolder, read_json
 from bertfam.training.checkpoints import Checkpoints, has_training_state, selection
@@ -56,6 +57,8 @@ class TrainedModel:
     step: int
     params: Any
 
+
+_OWN_VOCABULARY = "vocab_"  # before the name of a network
 
 # Names that a run may have written before its config.gin.
 _OWN = ("cache", "checkpoints", "vocab", "plan.json", FINGERPRINT, START, "metrics.jsonl", starts.NAME, model_dir_files.NAME)
@@ -117,6 +120,7 @@ def prepare_folder(
     fingerprint: dict[str, Any],
     vocabulary: Vocabulary | None,
     start: Mapping[str, Any] | None = None,
+    own_vocabularies: Mapping[str, str] | None = None,
 ) -> None:
     """Make MODEL_DIR, or update its files; partially written files of a killed process are deleted.
 
@@ -127,6 +131,7 @@ def prepare_folder(
       fingerprint: fingerprint of text and vocabulary.
       vocabulary: vocabulary to save; None for a run that already has one.
       start: warm-start flags of a new run; `saved_init_flags` returns them until the run has a checkpoint.
+      own_vocabularies: folders of `Objective.vocabulary_folders`, which are copied.
 
     Raises:
       UserError: if a file cannot be written.
@@ -150,6 +155,7 @@ def prepare_folder(
     write_text(model_dir / FINGERPRINT, json.dumps(fingerprint, indent=1) + "\n")
     if vocabulary:
         vocabulary.save(model_dir / "vocab")
+    copy_own_vocabularies(model_dir, own_vocabularies or {})
     model_dir_files.write(model_dir, fingerprint["vocabulary"])
 
 
@@ -170,7 +176,48 @@ def read_run(model_dir: str | Path) -> Run:
     model_dir_files.check(path.parent)
     check_is_run(model_dir)
     check_config(path)
-    return load([str(path)], saved=[str(path)]).build("Run")
+    return with_own_vocabularies(load([str(path)], saved=[str(path)]), path.parent).build("Run")
+
+
+def copy_own_vocabularies(model_dir: Path, folders: Mapping[str, str]) -> None:
+    """Copy the vocabularies of networks that have their own to MODEL_DIR, given `Objective.vocabulary_folders`."""
+    for name, folder in folders.items():
+        copy = _own_vocabulary(model_dir, name)
+        if to_path(folder).absolute() != copy.absolute():
+            clear_partial(copy)
+            vocabularies.load(folder).save(copy)
+
+
+def with_own_vocabularies(config: Config, model_dir: Path) -> Config:
+    """Return the configuration with the vocabularies that `copy_own_vocabularies` has copied to MODEL_DIR.
+
+    A folder that flags name, and whose vocabulary is another one, stays. Runs of earlier versions have no copies.
+    """
+    if not own_vocabularies(model_dir):
+        return config
+    for name, folder in config.build("Run").objective.vocabulary_folders.items():
+        copy = _own_vocabulary(model_dir, name)
+        if not is_used(copy):
+            continue
+        sources = [binding.origin.source for binding in config.bindings.values() if binding.value == folder]
+        is_saved = config.saved_sources.issuperset(sources)
+        if is_saved or vocabularies.load(folder).fingerprint == vocabularies.load(copy).fingerprint:
+            config = config.replaced(folder, str(copy.absolute()))
+    return config
+
+
+def own_vocabularies(model_dir: Path) -> list[Path]:
+    """Return the folders of a MODEL_DIR that `copy_own_vocabularies` has made."""
+    if not model_dir.is_dir():
+        return []
+    folders = [path for path in model_dir.iterdir() if path.name.startswith(_OWN_VOCABULARY) and is_used(path)]
+    for folder in folders:
+        check_subfolder(folder)
+    return folders
+
+
+def _own_vocabulary(model_dir: Path, network: str) -> Path:
+    return model_dir / f"{_OWN_VOCABULARY}{network}"
 
 
 def best_step(model_dir: str | Path) -> int:

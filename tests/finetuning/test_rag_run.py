@@ -1,6 +1,7 @@
 """`bertfam finetune --rag` and `bertfam predict`: from passages and questions to answers, by two vocabularies."""
 
 import json
+import shutil
 from types import SimpleNamespace
 
 import jax
@@ -18,6 +19,7 @@ from bertfam.data.token_cache.documents import Documents
 from bertfam.data.token_cache.tokenize import tokenise_labelled
 from bertfam.data.vocabularies.byte_bpe import ByteBpe
 from bertfam.data.vocabularies.layouts import LAYOUTS
+from bertfam.errors import UserError
 from bertfam.features import RowShape
 from bertfam.interop import huggingface
 from bertfam.models.language_model import init_language_model
@@ -61,7 +63,8 @@ def generator(tmp_path_factory):
 def index(random_model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("passages")
     path = write_lines(folder / "passages.jsonl", [{"text": text} for text in PASSAGES])
-    words = ["index", f"--model_dir={random_model}", "--pooling=mean", "--normalize", f"--input={path}", "--shard_size=4"]
+    shutil.copytree(random_model, folder / "encoder")
+    words = ["index", f"--model_dir={folder / 'encoder'}", "--pooling=mean", "--normalize", f"--input={path}", "--shard_size=4"]
     assert cli.main([*words, f"--output={folder / 'index'}"]) == 0
     return folder / "index"
 
@@ -99,6 +102,25 @@ def test_answers_and_their_passages(tuned, tmp_path, capsys, options):
         assert sum(passage["probability"] for passage in line["passages"]) == pytest.approx(1, abs=1e-5)
         assert all(PASSAGES[passage["passage"]] == passage["text"] for passage in line["passages"])
         assert np.all(np.diff([passage["probability"] for passage in line["passages"]]) <= 0)
+
+
+def test_the_model_of_the_index_is_read_at_the_start_alone(tuned, index, tmp_path, capsys):
+    copy = tmp_path / "copy"
+    shutil.copytree(tuned.model_dir, copy)
+    shutil.rmtree(copy / "vocab_query")  # a folder of an earlier version, beside which the model must stay
+    fingerprint = read_networks(copy)["query"].vocabulary.fingerprint
+    moved = (index.parent / "encoder").rename(index.parent / "moved")
+    try:
+        assert cli.main(["predict", f"--model_dir={tuned.model_dir}", f"--input={tuned.train}", "--label=answer"]) == 0
+        assert "exact               100.0000" in capsys.readouterr().out
+        assert read_networks(tuned.model_dir)["query"].vocabulary.fingerprint == fingerprint
+        with pytest.raises(UserError, match="encoder"):
+            read_networks(copy)
+        shutil.copytree(tuned.model_dir / "vocab_query", copy / "vocab_query")
+        assert cli.main(["finetune", f"--model_dir={copy}"]) == 0
+        assert "finished already" in capsys.readouterr().out
+    finally:
+        moved.rename(index.parent / "encoder")
 
 
 def test_export_has_two_vocabularies(tuned, random_model, tmp_path, capsys):

@@ -15,12 +15,12 @@ from bertfam.storage.untrusted import read_bytes
 from bertfam.training.checkpoints import Checkpoints, manifest, selection
 from bertfam.training.checkpoints.shapes import check_shapes
 from bertfam.training.integrity import model_dir_files
-from bertfam.training.model_dir import check_own_vocabulary, read_run
+from bertfam.training.model_dir import check_own_vocabulary, own_vocabularies, read_run
 from bertfam.training.run import Run
 
 
 class ModelFiles:
-    """Configuration and vocabulary of a MODEL_DIR, for a new model folder with other weights."""
+    """Configuration and vocabularies of a MODEL_DIR, for a new model folder with other weights."""
 
     def __init__(self, model_dir: str | Path) -> None:
         """Read them; raise UserError if one is missing or damaged."""
@@ -29,11 +29,14 @@ class ModelFiles:
         self.vocabulary = vocabularies.load(vocabulary)
         longest = read_config(vocabulary).get("model_max_length")
         self._longest = longest if isinstance(longest, int) else None
+        self._own = {path.name: vocabularies.load(path) for path in own_vocabularies(to_path(model_dir))}
 
     def write(self, folder: Path, config: str | None = None) -> None:
         """Write them into a new folder, with the record of its files; `config` is the text of another configuration."""
         (folder / "config.gin").write_bytes(self._config if config is None else config.encode())
         self.vocabulary.save(folder / "vocab", model_max_length=self._longest)
+        for name, vocabulary in self._own.items():
+            vocabulary.save(folder / name)
         model_dir_files.write(folder, self.vocabulary.fingerprint)
 
 
