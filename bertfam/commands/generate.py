@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from bertfam.commands import flags
+from bertfam.errors import UserError
 
 if TYPE_CHECKING:
     from bertfam.decoding.strategies import Limits, Strategy
@@ -98,7 +99,7 @@ def main(args: argparse.Namespace) -> int:
     import json
     import sys
 
-    from bertfam.errors import UserError, is_terminal
+    from bertfam.errors import is_terminal
     from bertfam.pages.visible import without_controls
 
     prompts = _prompts(args)
@@ -111,6 +112,7 @@ def main(args: argparse.Namespace) -> int:
     from bertfam.sharding.mesh import MeshShape
 
     flags.prepare_model(args)
+    _check_reads_no_passages(args.model_dir)
     model = load(args.model_dir, step=flags.step_of(args))
     if isinstance(model, FineTunedModel):
         raise UserError(f"{args.model_dir} was fine-tuned to predict labels of texts: use bertfam predict")
@@ -137,11 +139,23 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
+def _check_reads_no_passages(model_dir: str) -> None:
+    """Raise UserError if the model of a run generates from passages, which a prompt alone does not have."""
+    from bertfam.objectives.retrieval.rag import Rag
+    from bertfam.storage.paths import to_path
+    from bertfam.training.model_dir import read_run
+
+    if (to_path(model_dir) / "config.gin").is_file() and isinstance(read_run(model_dir).objective, Rag):
+        raise UserError(
+            f"{model_dir} answers questions from passages, which generate does not retrieve: use `bertfam predict "
+            f"--model_dir={model_dir} --input=QUESTIONS.jsonl --output=ANSWERS.jsonl`"
+        )
+
+
 def _prompts(args: argparse.Namespace) -> list[str]:
     from pathlib import Path
 
     from bertfam.data.corpora.text_lines import read_lines
-    from bertfam.errors import UserError
 
     if bool(args.prompt) == bool(args.prompts):
         raise UserError("give prompts as words of the command line, or a file of them by --prompts=FILE, one of the two")
@@ -162,7 +176,6 @@ def _options(args: argparse.Namespace) -> tuple[Strategy, Limits]:
     import dataclasses
 
     from bertfam.decoding.strategies import PRESETS, Limits
-    from bertfam.errors import UserError
 
     preset = PRESETS[args.strategy]
     for name, fields in _FIELDS.items():

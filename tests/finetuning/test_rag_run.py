@@ -123,6 +123,11 @@ def test_the_model_of_the_index_is_read_at_the_start_alone(tuned, index, tmp_pat
         moved.rename(index.parent / "encoder")
 
 
+def test_generate_refuses_a_generator_without_its_passages(tuned, capsys):
+    assert cli.main(["generate", f"--model_dir={tuned.model_dir}", "what is the list?"]) == 2
+    assert "answers questions from passages, which generate does not retrieve: use `bertfam predict" in capsys.readouterr().err
+
+
 def test_export_has_two_vocabularies(tuned, random_model, tmp_path, capsys):
     assert cli.main(["export", f"--model_dir={tuned.model_dir}", f"--output={tmp_path / 'out'}"]) == 0
     networks = read_networks(tuned.model_dir)
