@@ -90,20 +90,24 @@ def params():
     return random_params(OBJECTIVE, scale=1.0, shape=SHAPE)  # so large that candidates differ
 
 
-def hidden(tree, tokens, types):
-    """Run an encoder on a row without padding: float32[length, embed]."""
-    arguments = {"segment_ids": jnp.ones_like(tokens[None]), "token_type_ids": types[None]}
-    encoder = OBJECTIVE.model.encoder(OBJECTIVE.execution)
-    return encoder.apply({"params": tree}, tokens[None], **arguments, train=False)[0][0]
+def hidden(tree, texts, types):
+    """Run an encoder on one text after another: float32[texts, length, embed]."""
+    length, encoder = max(map(len, texts)), OBJECTIVE.model.encoder(OBJECTIVE.execution)
+
+    def run(row):
+        tokens, types, is_real = (value[None] for value in row)
+        return encoder.apply({"params": tree}, tokens, segment_ids=is_real, token_type_ids=types, train=False)[0][0]
+
+    rows = (texts, types, [[1] * len(text) for text in texts])
+    return jax.lax.map(run, tuple(jnp.array([[*row, *[0] * (length - len(row))] for row in part]) for part in rows))
 
 
-def embedded(params, tokens):
-    """Embed a text without padding: float32[width]."""
-    tokens = jnp.array(tokens, jnp.int32)
-    own = params["retriever_projection"]
-    projected = hidden(params["retriever"], tokens, jnp.zeros_like(tokens))[0] @ own["dense"]["kernel"] + own["dense"]["bias"]
-    centred = projected - projected.mean()
-    return centred / jnp.sqrt((centred**2).mean() + 1e-12) * own["norm"]["scale"] + own["norm"]["bias"]
+def embedded(params, texts):
+    """Embed texts: float32[texts, width]."""
+    own, states = params["retriever_projection"], hidden(params["retriever"], texts, [[0] * len(text) for text in texts])
+    projected = states[:, 0] @ own["dense"]["kernel"] + own["dense"]["bias"]
+    centred = projected - projected.mean(axis=1, keepdims=True)
+    return centred / jnp.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-12) * own["norm"]["scale"] + own["norm"]["bias"]
 
 
 def by_hand(params, queries, targets, candidates):
@@ -113,27 +117,28 @@ def by_hand(params, queries, targets, candidates):
       params: the parameters.
       queries: the tokens of each row.
       targets: {place: token} of each row.
-      candidates: the tokens of each row's candidates, [] for the null document.
+      candidates: the tokens of each row's candidates, [] for the null document, equally many for each.
 
     Returns:
       The loss, and (accurate predictions, utility, probability of the null document) as sums.
     """
     loss, right, utility, null = 0.0, 0.0, 0.0, 0.0
-    empty = embedded(params, [CLS, SEP])
-    for query, places, texts in zip(queries, targets, candidates, strict=True):
-        scores, words, vector = [], [], embedded(params, query)
-        for text in texts:
-            scores.append(vector @ (embedded(params, [CLS, *text, SEP]) if text else empty))
-            pair = [*query, *text, SEP] if text else query
-            states = hidden(params["encoder"], jnp.array(pair), jnp.array([0] * len(query) + [1] * (len(pair) - len(query))))
-            words.append(jax.nn.log_softmax(OBJECTIVE.logits(params, states[None, jnp.array(list(places))])[0]))
-        shares = jax.nn.softmax(jnp.array(scores))
+    pairs = [(query, text) for query, texts in zip(queries, candidates, strict=True) for text in texts]
+    vectors = embedded(params, [*queries, *([CLS, *text, SEP] for _, text in pairs)])
+    rows = [[*query, *text, SEP] if text else query for query, text in pairs]
+    types = [[0] * len(query) + [1] * (len(row) - len(query)) for row, (query, _) in zip(rows, pairs, strict=True)]
+    states, count = hidden(params["encoder"], rows, types), len(candidates[0])
+    for row, places in enumerate(targets):
+        own = slice(row * count, (row + 1) * count)
+        shares = jax.nn.softmax(vectors[len(queries) :][own] @ vectors[row])
         null += shares[0]
+        # [candidates, places, vocabulary]
+        words = jax.nn.log_softmax(OBJECTIVE.logits(params, states[own, jnp.array(list(places))]))
         for slot, target in enumerate(places.values()):
-            marginal = shares @ jnp.exp(jnp.stack([every[slot] for every in words]))
+            marginal = shares @ jnp.exp(words[:, slot])
             loss -= jnp.log(marginal[target])
             right += jnp.argmax(marginal) == target
-            utility += jnp.log(marginal[target]) - words[0][slot, target]
+            utility += jnp.log(marginal[target]) - words[0, slot, target]
     return loss, (right, utility, null)
 
 
@@ -144,10 +149,10 @@ def test_the_marginal_by_hand(params, batch, texts, aux):
     targets = [
         dict(zip(places, batch["masked_target_tokens"][row].tolist(), strict=False)) for row, places in ((0, (4, 5)), (1, (2,)))
     ]
-    embed = jax.jit(lambda own: [embedded(own, query) for query in queries])
+    embeddings = np.asarray(jax.jit(lambda own: embedded(own, queries))(params))
     vectors = np.array(aux["passages"][VECTORS])
-    vectors[3], vectors[4] = (factor * np.asarray(embed(params)[0]) for factor in (30, 20))
-    order = [np.argsort(-(vectors[:PASSAGES] @ query), kind="stable")[:4].tolist() for query in embed(params)]
+    vectors[3], vectors[4] = (factor * embeddings[0] for factor in (30, 20))
+    order = [np.argsort(-(vectors[:PASSAGES] @ query), kind="stable")[:4].tolist() for query in embeddings]
     assert order[0][:2] == [3, 4]
     candidates = [[[], *[texts[number] for number in found if row or number != 3][:2]] for row, found in enumerate(order)]
 

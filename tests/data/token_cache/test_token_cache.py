@@ -352,7 +352,7 @@ def file_entry(name, **settings):
     [
         ({"kind": "a", "b": 1}, {"kind": "b", "a": 1}, 'kind was "a" and is "b" now'),
         ({"a": 1}, {}, "a was 1 and is null now"),
-        ({"train": [file_entry("x")]}, {"train": [file_entry("x"), file_entry("y")]}, "train was 1 entries and is 2 entries now"),
+        ({"train": [file_entry("x")]}, {"train": [file_entry("x"), file_entry("y")]}, "train was 1 entry and is 2 entries now"),
         ({"train": [file_entry("x")]}, {"train": [file_entry("x", size=4)]}, "train[x].size was 3 and is 4 now"),
         ({"train": [file_entry("x")]}, {"train": [file_entry("z")]}, 'train[x].name was "x" and is "z" now'),
         ({"v": "0" * 64}, {"v": "1" * 64}, 'v was "000000000000000... and is "111111111111111... now'),
@@ -405,7 +405,7 @@ def test_cache_of_several_corpora(tmp_path, words):
     assert cache.documents("train", "law").name == f"the train split of {cache.directory} (law)"
     with pytest.raises(UserError, match="cache holds no text named text, only law, books$"):
         cache.documents("train", "text")
-    with pytest.raises(UserError, match=r"\(corpora.books was 1 entries and is null now\)"):
+    with pytest.raises(UserError, match=r"\(corpora.books was 1 entry and is null now\)"):
         check_sources(cache, {"law": corpora["law"]}, None)
 
 
