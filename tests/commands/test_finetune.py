@@ -544,6 +544,8 @@ def test_files_without_a_header_are_predicted_by_numbers_or_names(classifier, tm
             "record_encoding": None,
             "target": None,
             "beams": None,
+            "rag": None,
+            "passages": None,
         }
         args |= {"input": [str(tmp_path / f"{name}.csv")], "probabilities": False, "output": None, "batch_size": 1} | flags
         inference = predict._open_inference(SimpleNamespace(**args), SimpleNamespace(corpus=trained))

@@ -92,7 +92,14 @@ def test_run(tuned, capsys):
 def test_answers_and_their_passages(tuned, tmp_path, capsys, options):
     """Most answers that were learnt come out, by another decoding too, and are scored against the first answer."""
     out = tmp_path / "out.jsonl"
-    words = ["predict", f"--model_dir={tuned.model_dir}", f"--input={tuned.questions}", "--label=answer", f"--output={out}", *options]
+    words = [
+        "predict",
+        f"--model_dir={tuned.model_dir}",
+        f"--input={tuned.questions}",
+        "--label=answer",
+        f"--output={out}",
+        *options,
+    ]
     assert cli.main([*words, "--batch_size=3"]) == 0
     printed = capsys.readouterr().out
     lines = [json.loads(line) for line in out.read_text().splitlines()]
